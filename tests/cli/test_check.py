@@ -39,7 +39,7 @@ def checked(run_script, start, norm, *options):
 def test_a_sound_job_is_equal(run_script, start):
     code, text = checked(run_script, start, False)
     assert code == 0, text
-    assert "allreduce() on 2 workers trains as one worker does: after 3 steps in float64" in text
+    assert "allreduce() on 2 workers trains as one worker does: after 8 steps in float64" in text
 
 
 @pytest.mark.slow

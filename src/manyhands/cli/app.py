@@ -125,6 +125,7 @@ def train(
     timed_batch: Annotated[int | None, typer.Option(hidden=True)] = None,
     timed_links: Annotated[bool, typer.Option("--timed-links", hidden=True)] = False,
     double: Annotated[bool, typer.Option("--double", hidden=True)] = False,
+    perturbed: Annotated[bool, typer.Option("--perturbed", hidden=True)] = False,
 ) -> None:
     """Train a script's job on real processes. Options given here win over the script's."""
     from manyhands.cli.preload import end_with_parent, fork_server_ahead  # noqa: PLC0415 - see above
@@ -157,6 +158,7 @@ def train(
         "timed_links": timed_links or None,
         "servers_on": servers_on,
         "double": double or None,
+        "perturbed": perturbed or None,
     }
     if network is not None or (cluster is not None and inside is None):
         from manyhands.cli.network_run import train as spread  # noqa: PLC0415

@@ -68,6 +68,13 @@ def words(found: Checked) -> str:
             f"{several} trains as one worker does: {after} all parameters are equal to "
             f"{found.largest:.1e}"
         )
+    if found.rounded:
+        names = ", ".join(found.rounded[:3]) + (" …" if len(found.rounded) > 3 else "")
+        lines.append(
+            f"{len(found.rounded)} more ({names}) differ only as far as rounding moves them on one "
+            "worker, too: their gradients are zero but for it, and the optimizer divides by their "
+            "size"
+        )
     if found.reasons:
         lines += ["likely reasons:" if found.apart or found.alone else "what may differ:"]
         lines += [f"  - {reason}" for reason in found.reasons]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.job import Job
+    from manyhands.reports import Comparison
 
 _ON_A_VIRTUAL_CLUSTER = (
     *("times", "bandwidth", "latency", "cores", "hosts", "coding", "time_only"),
@@ -32,6 +33,20 @@ def compare(script: Path, arguments: list[str], options: Mapping[str, Any]) -> N
     compared = conduct(script, arguments, options)
     Console().print(table(compared.results))
     typer.echo(compared.where())
+    leave_if_failed(compared.results)
+
+
+def leave_if_failed(results: Comparison) -> None:
+    """Exit with code 1 if a run failed: a script that goes on would take the rest for all."""
+    failed = [run for run in results.runs if run.status == "failed"]
+    if failed:
+        where = ", ".join(dict.fromkeys(run.where for run in failed if run.where))
+        at = f", at {where}" if where else ""
+        leave(
+            f"manyhands: {len(failed)} of {len(results.runs)} runs failed{at}; remove their "
+            "folders and give the same --output to repeat them",
+            1,
+        )
 
 
 def conduct(script: Path, arguments: Sequence[str], options: Mapping[str, Any]) -> Compared:

@@ -181,7 +181,7 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     table.add_column("strategy")
     timed = any(one.to_target is not None for one in found.ranking)
     priced = options["price"] is not None
-    columns = ["workers", *(["s to target", "from", "to"] if timed else [])]
+    columns = ["workers", *(["s to target", "from", "to", "runs"] if timed else [])]
     columns += ["samples/s", *([] if timed else ["from", "to"]), *(["price"] if priced else [])]
     for column in columns:
         table.add_column(column, justify="right")
@@ -221,7 +221,8 @@ def _figures(one: PlannedStrategy, timed: bool, priced: bool) -> list[str]:
         return [*speeds, *price]
     time = one.to_target
     each = (None, None, None) if time is None else (time.seconds, time.low, time.high)
-    return [*("" if value is None else f"{value:,.3g}" for value in each), speeds[0], *price]
+    shown = ["" if value is None else f"{value:,.3g}" for value in each]
+    return [*shown, "" if time is None else time.share, speeds[0], *price]
 
 
 def _console() -> Console:

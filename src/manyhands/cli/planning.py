@@ -55,7 +55,7 @@ def check(
     *,
     strategy: Strategy = None,
     workers: Workers = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of all workers together.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of all workers together.")] = 8,
     job: JobName = None,
 ) -> None:
     """Say whether a job trains the same on several workers as on one, and if not, why."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from manyhands.cli.compare import conduct
+from manyhands.cli.compare import conduct, leave_if_failed
 from manyhands.cli.exit import leave
 from manyhands.lab.scaling import failures, markdown, remarks, scaling
 from manyhands.notation import split
@@ -24,5 +24,6 @@ def show_scaling(script: Path, arguments: list[str], options: Mapping[str, Any])
     typer.echo(f"\n{markdown(scaling(compared.results))}\n")
     typer.echo(remarks(compared.results))
     for run in failures(compared.results):
-        typer.echo(f"{run.label}, repeat {run.repeat + 1}, failed: {run.words}")
+        typer.echo(f"{run.label}, repeat {run.repeat + 1}, failed: {run.failure}")
     typer.echo(f"\n{compared.where()}")
+    leave_if_failed(compared.results)

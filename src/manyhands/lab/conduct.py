@@ -18,7 +18,7 @@ from manyhands.cluster import Cluster
 from manyhands.lab.folder import Folder, claimed
 from manyhands.lab.launcher import start
 from manyhands.lab.provenance import Circumstances, account, now, surroundings
-from manyhands.lab.runs import LiveRuns, VirtualRuns
+from manyhands.lab.runs import LiveRuns, VirtualRuns, failed_line
 from manyhands.live.processes.forked_call import ForkedCall, end, wait
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.reports import failed, measure, write_results
@@ -156,8 +156,10 @@ class _Ledger:
 
     def note(self, turn: PlannedRun, words: str, kind: Literal["live", "virtual"]) -> RunResult:
         """Write down a run that was made; `words` says why it failed."""
+        run = self._result(turn, words, kind)
         run = structs.replace(
-            self._result(turn, words, kind),
+            run,
+            where=failed_line(self.folder.log(turn)) if run.status == "failed" else "",
             started=self._started.get(turn.name, ""),
             ended=now(),
         )

@@ -171,7 +171,7 @@ class ComparisonDisplay:
 def outcome(run: RunResult) -> str:
     """The result of a run as text."""
     if run.status == "failed":
-        return f"failed: {run.words}"
+        return f"failed: {run.failure}"
     parts = [f"{count(run.rate)} samples/s"]
     for name, curve in run.validation.items():
         if curve.value and curve.value[-1] is not None:

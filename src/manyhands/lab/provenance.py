@@ -19,6 +19,7 @@ from manyhands.lab.reproduction.job_record import JobRecord, describe_job
 from manyhands.lab.reproduction.records import record_design, record_script
 from manyhands.parameters.loss_weight import own_loss
 from manyhands.reports import Comparison
+from manyhands.reports.comparison.verdict import verdict_records
 from manyhands.reports.formatting import plural
 from manyhands.verbs.simulate import LATENCY
 
@@ -59,7 +60,7 @@ def account(
     in_force = design.budget.of(job)
     if design.virtual is not None and design.virtual.time_only:
         in_force = replace(in_force, target=None)
-    return Comparison(
+    made = Comparison(
         manyhands=version("manyhands"),
         python=platform.python_version(),
         torch=version("torch"),
@@ -92,6 +93,7 @@ def account(
         sweeps=design.sweeps.texts,
         runs=tuple(map(_without_home, runs)),
     )
+    return structs.replace(made, verdicts=verdict_records(made))
 
 
 def now() -> str:

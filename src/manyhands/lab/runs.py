@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -14,6 +15,7 @@ from manyhands.lab.hosting import hosts_of
 from manyhands.lab.launcher import Launcher, end, start
 from manyhands.lab.networks.namespaces import check_permitted
 from manyhands.live.devices import devices
+from manyhands.script.user_line import user_line, user_line_of
 from manyhands.verbs.simulate import Asked, plan
 
 if TYPE_CHECKING:
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 0.2
 """Seconds between two checks of a run that is under way."""
 _TAIL = 4096
-"""Bytes at the end of a log that are read."""
+"""Bytes at the end of a log that are read for its last message,"""
+_TRACEBACK = 1 << 16
+"""and for the line of the user's code in it."""
 
 
 class Runs(Protocol):
@@ -139,15 +143,24 @@ def last_words(log: Path) -> str:
     return next(begins, found[0] if found else "").strip()
 
 
+def failed_line(log: Path) -> str:
+    """The line of the user's code at which the run of a log failed; empty if it names none."""
+    return user_line_of(_end_of(log, _TRACEBACK))
+
+
 def _from_the_end(log: Path) -> Iterator[str]:
     """The lines at the end of a log, the last one first, without lines that have no text."""
+    lines = reversed(_end_of(log, _TAIL).splitlines())
+    yield from (line for line in lines if any(map(str.isalnum, line)))
+
+
+def _end_of(log: Path, most: int) -> str:
     try:
         with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            text = file.read(_TAIL).decode("utf-8", "replace")
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most).decode("utf-8", "replace")
     except OSError:
-        return
-    yield from (line for line in reversed(text.splitlines()) if any(map(str.isalnum, line)))
+        return ""
 
 
 @dataclass(frozen=True)
@@ -162,13 +175,17 @@ class VirtualRuns:
         """Check that the run can be simulated, with all of its options."""
         plan(self.job, self._asked(turn, Path("unused")), "comparison")
 
-    def make(self, turn: PlannedRun, folder: Path, log: Path, show: Callable[[str], None]) -> str:  # noqa: ARG002 - the contract
+    def make(self, turn: PlannedRun, folder: Path, log: Path, show: Callable[[str], None]) -> str:
         """Simulate the run; an exception in it is its result."""
         show("on a virtual clock")
         try:
             plan(self.job, self._asked(turn, folder), "comparison").carry_out(show)
         except Exception as error:  # noqa: BLE001 - the other runs are still compared
-            return str(error).partition("\n")[0] or type(error).__name__
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+            words, kind = str(error).partition("\n")[0], type(error).__name__
+            # Messages of our own are sentences; those of the user's code need their kind.
+            return f"{kind}: {words}".removesuffix(": ") if user_line(error) or not words else words
         return ""
 
     def _asked(self, turn: PlannedRun, folder: Path) -> Asked:

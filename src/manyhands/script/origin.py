@@ -87,6 +87,9 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     double: bool | None = None
     """Whether the model and all floating numbers of the data are converted to float64, and nothing
     is evaluated."""
+    perturbed: bool | None = None
+    """Whether the initial parameters are changed by one rounding each, and nothing is evaluated:
+    what becomes of that is what rounding does to this job."""
 
 
 def override(job: Job, overrides: Overrides) -> Job:
@@ -117,6 +120,9 @@ def override(job: Job, overrides: Overrides) -> Job:
     if overrides.double:
         given["model"] = DoubleModel(job.model)
         given["collate_fn"] = DoubleBatches(job.collate_fn)
+    if overrides.perturbed:
+        given["model"] = PerturbedModel(given.get("model", job.model))
+    if overrides.double or overrides.perturbed:
         # Only the parameters are of interest, and evaluations would take most of the time.
         given |= {"validation": None, "evaluate_every": None, "measures": ()}
         given |= {"target": None, "early_stopping": None}
@@ -136,6 +142,25 @@ class DoubleModel:
     def __call__(self) -> nn.Module:
         """A new model."""
         return self.model().double()
+
+
+@dataclass(frozen=True)
+class PerturbedModel:
+    """A job's model function, whose models have each number changed by one rounding, up or down."""
+
+    model: Callable[[], nn.Module]
+
+    def __call__(self) -> nn.Module:
+        """A new model."""
+        import torch  # noqa: PLC0415 - torch is lazy
+
+        model, draw = self.model(), torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for one in model.parameters():
+                if one.is_floating_point() or one.is_complex():
+                    up = torch.randint(0, 2, one.shape, generator=draw).to(one.device)
+                    one.mul_(1 + torch.finfo(one.dtype).eps * (2 * up - 1))
+        return model
 
 
 @dataclass(frozen=True)

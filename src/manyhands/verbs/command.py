@@ -44,6 +44,7 @@ class Command:
     timed_batch: int | None = None
     timed_links: bool | None = None
     double: bool | None = None
+    perturbed: bool | None = None
     durability: str | None = None
     slow: tuple[Pace, ...] | None = None
     faults: Faults | None = None

@@ -377,6 +377,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         durability=command.durability,
         double=command.double,
+        perturbed=command.perturbed,
         timed_batch=command.timed_batch,
         timed_links=command.timed_links,
     )

@@ -1,5 +1,6 @@
 """Time to a target: from real gradients, shared by strategies that take the same steps."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,12 @@ import pytest
 import torch
 
 import manyhands as mh
+from manyhands.cluster import Cluster
+from manyhands.lab.planning.candidates import Candidate
+from manyhands.lab.planning.learning import Learning, TimedCandidate
 from manyhands.lab.planning.page import write_page
+from manyhands.lab.planning.timing import PredictedSpeed
+from manyhands.verbs.simulate import Asked
 
 CLUSTER = "4 hosts of 1 worker, 1gbit"
 STRATEGIES = ("single()", "allreduce()", "synchronous()", "asynchronous()", "diloco(every=8)")
@@ -98,7 +104,7 @@ def test_replicas_of_several_workers_learn_as_so_many_workers_do(tmp_path: Path)
             output=tmp_path / str(seed),
         )
         samples.append(mh.reports.measure(run.trace, target="accuracy >= 0.95").samples_to_target)
-    assert found.to_target.samples == pytest.approx(sum(samples) / 3)
+    assert found.to_target.samples == pytest.approx(math.prod(samples) ** (1 / 3))
     assert found.to_target.seconds == pytest.approx(found.to_target.samples / found.rate, rel=0.01)
 
 
@@ -116,6 +122,49 @@ def test_a_price_without_a_target_is_that_of_a_million_samples() -> None:
     assert {(one.strategy, one.workers) for one in ranking} == {("single()", 1), ("allreduce()", 4)}
     for one in ranking:
         assert one.price == pytest.approx(one.workers * 1e6 / one.rate)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # One of three sooner, against all of them.
+        ([10.0, None, None], [12.0, 12.0, 12.0]),
+        ([10.0, 10.0, None], [12.0, 12.0, 12.0]),
+        # Equal times, of which one is a missed target.
+        ([10.0, None, 11.0], [10.0, 10.5, 11.0]),
+    ],
+)
+def test_a_run_that_missed_the_target_counts(
+    first: list[float | None], second: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"asynchronous": first, "averaging": second}
+
+    def run(_: object, words: str, asked: Asked, *__: object, **___: object) -> object:
+        seconds = given[words.partition("(")[0]][asked.seed - job().seed]
+        return (seconds, 5000.0 if seconds else 50_000.0)
+
+    monkeypatch.setattr(Learning, "_run", run)
+    learning = Learning(
+        job(), Cluster.parse(CLUSTER), calibration(), (), target="accuracy >= 0.95", budget=1e9
+    )
+    speed = PredictedSpeed(rate=500, low=500, high=500, limit="")
+    timed = [
+        TimedCandidate(Candidate(mh.strategy(text), 4), speed)
+        for text in ("asynchronous()", "averaging(every=8)")
+    ]
+    reached, said = learning.train(timed)
+    sooner = sorted(reached, key=lambda one: reached[one].rank)
+    assert [str(one) for one in sooner] == ["averaging(every=8)", "asynchronous()"]
+    assert reached[timed[0].candidate].share == f"{3 - first.count(None)} of 3"
+    assert "was missed by asynchronous() on 4 workers" in said[0]
+
+
+def test_further_variants_of_a_kind_are_trained_within_the_budget() -> None:
+    texts = ("diloco(every=8)", "diloco(every=4)", "diloco(every=16)", "diloco(every=2)")
+    found = planned(texts)
+    times = [one for one in found.ranking if one.to_target and "diloco" in one.strategy]
+    assert len(times) == 3
+    assert any(note.startswith("diloco(every=") and "not trained" in note for note in found.notes)
 
 
 def test_a_target_that_is_not_reached_is_said() -> None:

@@ -183,7 +183,7 @@ def test_failed_runs_are_left_out_of_every_figure() -> None:
 def test_nothing_has_run() -> None:
     assert verdict(compared()) is None
     lost = failed("no", strategy="b()", kind="live", workers=2, repeat=0, seed=0, folder="")
-    assert sentences(lost) == "No run has finished."
+    assert sentences(lost) == ("No run has finished: 1 failed.\nFailed: 1 of 1 runs of b(): no.")
 
 
 def test_a_metric_that_is_better_when_lower() -> None:

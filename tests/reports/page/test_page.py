@@ -208,7 +208,7 @@ def test_one_run_makes_a_page(tmp_path) -> None:
 
 def test_only_failures_make_a_page(tmp_path) -> None:
     lost = failed("no", strategy="b()", kind="live", workers=2, repeat=0, seed=0, folder="")
-    assert "No run has finished." in drawn(compared(lost), tmp_path).words
+    assert "No run has finished: 1 failed." in drawn(compared(lost), tmp_path).words
 
 
 def test_without_plotly_it_says_what_to_install(tmp_path, monkeypatch) -> None:

@@ -92,5 +92,5 @@ def test_while_nothing_has_ended_and_when_all_failed() -> None:
         folder="",
     )
     text = printed(compared(lost))
-    assert "No run has finished." in text
+    assert "No run has finished: 1 failed." in text
     assert "b() × 2, repeat 0, failed: worker 1 was killed" in text

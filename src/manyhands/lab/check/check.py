@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -18,14 +19,19 @@ from manyhands.reports.figures.speed import throughput
 from manyhands.strategies import strategy as read_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
     from manyhands.job import Job
 
+STEPS = 8
+"""By default: what only begins after some batches, as a warm-up, shows in them too."""
 _EQUAL = {"float64": 1e-9, "float32": 1e-4}
 """The largest difference of parameters that are called equal, relative to those above 1."""
+_NOISE = 10.0
+"""A parameter that rounding alone moves may differ by so many times as much. One whose gradient is
+zero but for rounding is moved by a whole step of Adam, which divides the gradient by its size."""
 _LONGEST = 900.0
 """Seconds that a run may take."""
 
@@ -66,6 +72,9 @@ class Checked:
     """What makes them differ, the most likely first."""
     speeds: tuple[float, float] | None = None
     """Samples per second of one worker and of all, in these few steps."""
+    rounded: tuple[str, ...] = ()
+    """Parameters that differ, as far as rounding alone moves them: their gradients are zero but for
+    it, as those of a bias that a softmax cancels."""
 
     @property
     def is_equal(self) -> bool:
@@ -81,7 +90,7 @@ def check(
     *,
     strategy: str = "allreduce()",
     workers: int = 2,
-    steps: int = 3,
+    steps: int = STEPS,
     note: Callable[[str], object] = lambda _: None,
 ) -> Checked:
     """Compare a few steps of one worker with those of several.
@@ -114,40 +123,94 @@ def check(
         alone = difference(one.state_dict(), again.state_dict(), _EQUAL[dtype])
         note(f"{strategy} on {workers} workers")
         several = runs.made(strategy, workers, steps, "several")
-        found = difference(one.state_dict(), several.state_dict(), _EQUAL[dtype])
-        differs, since = found.largest > _EQUAL[dtype] and lockstep, 0
+        both, noise = (one.state_dict(), several.state_dict()), dict[str, float]()
+        found = difference(*both, _EQUAL[dtype])
+        if found.differing and lockstep:
+            note("what rounding does")
+            noisy = runs.made("single()", 1, steps, "perturbed", "--perturbed")
+            noise = distances(both[0], noisy.state_dict())
+            found = difference(*both, _EQUAL[dtype], noise)
+        differs, since = found.differing > 0 and lockstep, 0
         if differs:
-            since = runs.since(strategy, workers, steps, _EQUAL[dtype])
+            since = runs.since(strategy, workers, steps, _EQUAL[dtype], noise)
         speeds = (throughput(one.trace).rate, throughput(several.trace).rate)
     return Checked(
         strategy=strategy,
         workers=workers,
         steps=steps,
         dtype=dtype,
-        alone=alone if alone.largest > _EQUAL[dtype] else None,
+        alone=alone if alone.differing else None,
         apart=found if differs else None,
         largest=found.largest,
         since=since,
         waits=lockstep,
         reasons=tuple(reasons),
         speeds=speeds,
+        rounded=_rounded(*both, _EQUAL[dtype], noise),
     )
 
 
 def difference(
-    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], equal: float
+    one: dict[str, torch.Tensor],
+    other: dict[str, torch.Tensor],
+    equal: float,
+    noise: Mapping[str, float] | None = None,
 ) -> ParameterDifference:
-    """How the parameters of two runs differ."""
-    apart = {
-        name: float(((tensor - other[name]).abs() / tensor.abs().clamp(min=1)).max())
-        for name, tensor in one.items()
-        if tensor.is_floating_point() and tensor.numel()
-    }
+    """How the parameters of two runs differ.
+
+    Args:
+        one: the parameters of the first run.
+        other: those of the second.
+        equal: the largest difference that is called equal.
+        noise: what rounding alone does to each of them, where that is known.
+    """
+    apart = distances(one, other)
     if not apart:
         return ParameterDifference(0.0, "", 0, 0)
-    worst = max(apart, key=lambda name: apart[name])
-    count = sum(value > equal for value in apart.values())
-    return ParameterDifference(apart[worst], worst, count, len(apart))
+    above = {
+        name: value
+        for name, value in apart.items()
+        if value > max(equal, _NOISE * (noise or {}).get(name, 0.0))
+    }
+    # Where some differ, the worst is one of them; else it says how equal the runs are, without
+    # those that only rounding has moved.
+    still = {name: value for name, value in apart.items() if value <= equal}
+    shown = above or still or {"": 0.0}
+    worst = max(shown, key=lambda name: shown[name])
+    return ParameterDifference(shown[worst], worst, len(above), len(apart))
+
+
+def distances(
+    one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]
+) -> dict[str, float]:
+    """The largest difference of each parameter's numbers; relative for numbers above 1.
+
+    Numbers that are NaN or infinite in one run only differ infinitely.
+    """
+    found = {}
+    for name, tensor in one.items():
+        if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+            continue
+        its = other[name]
+        apart = (tensor - its).abs() / tensor.abs().clamp(min=1)
+        same = (tensor == its) | (tensor.isnan() & its.isnan())
+        apart = apart.masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
+        found[name] = float(apart.max())
+    return found
+
+
+def _rounded(
+    one: Mapping[str, torch.Tensor],
+    other: Mapping[str, torch.Tensor],
+    equal: float,
+    noise: Mapping[str, float],
+) -> tuple[str, ...]:
+    """The parameters that differ, but not by more than rounding alone moves them."""
+    return tuple(
+        name
+        for name, value in distances(one, other).items()
+        if equal < value <= _NOISE * noise.get(name, 0.0)
+    )
 
 
 @dataclass
@@ -170,7 +233,7 @@ class _Runs:
             self.double = False
         return self.made("single()", 1, steps, "one in float32"), "float32"
 
-    def made(self, strategy: str, workers: int, steps: int, label: str) -> Run:
+    def made(self, strategy: str, workers: int, steps: int, label: str, *options: str) -> Run:
         """A run of so many steps."""
         output = self.folder / label
         samples = sum(self.job.batch_sizes.at(0) for _ in range(steps))
@@ -179,6 +242,7 @@ class _Runs:
             *("--job", self.name, "--strategy", strategy, "--workers", str(workers)),
             *("--samples", str(samples), "--output", str(output), "--quiet"),
             *(["--double"] if self.double else []),
+            *options,
             *(["--", *self.arguments] if self.arguments else []),
         ]
         log = self.folder / f"{label}.txt"
@@ -194,12 +258,18 @@ class _Runs:
             raise RunFailed(f"{strategy} on {workers} workers failed:\n{words[-3000:]}")
         return Run(output)
 
-    def since(self, strategy: str, workers: int, steps: int, equal: float) -> int:
-        """The first step after which one worker and several differ."""
-        for step in range(1, steps):
+    def since(
+        self, strategy: str, workers: int, steps: int, equal: float, noise: Mapping[str, float]
+    ) -> int:
+        """The first step after which one worker and several differ, by bisection."""
+        equal_after, differ_after = 0, steps
+        while differ_after - equal_after > 1:
+            step = (equal_after + differ_after) // 2
             self.note(f"step {step}")
-            one = self.made("single()", 1, step, f"one-{step}")
-            several = self.made(strategy, workers, step, f"several-{step}")
-            if difference(one.state_dict(), several.state_dict(), equal).largest > equal:
-                return step
-        return steps
+            one = self.made("single()", 1, step, f"one-{step}").state_dict()
+            several = self.made(strategy, workers, step, f"several-{step}").state_dict()
+            if difference(one, several, equal, noise).differing:
+                differ_after = step
+            else:
+                equal_after = step
+        return differ_after

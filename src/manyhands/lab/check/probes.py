@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from manyhands.lab.check.fingerprint import Fingerprint
 
 _SAMPLES = 8
+_CALLS = 12
+"""How often the loss of a batch and of its parts is computed in training mode."""
 _NEAR = 1e-4
 """How far two losses may be from each other, relatively, to be called equal."""
 
@@ -43,7 +45,7 @@ def probe(job: Job, *, counts_targets: bool = False) -> list[str]:
     torch.manual_seed(job.seed)
     model = job.model()
     batch = _batch(job)
-    found += [] if job.sync_batchnorm else _normalises(model)
+    model.train()
     found += [words(name, some) for name, some in loss_parameters(job, model).items()]
     for one in job.one_by_one:
         stepping = list(_own_steps(one, model, batch))
@@ -51,8 +53,12 @@ def probe(job: Job, *, counts_targets: bool = False) -> list[str]:
             # Such a loss cannot be computed alone.
             return [*found, *stepping]
     for one in job.one_by_one:
-        found += _draws(one, model, batch)
-        found += _is_mean(one, model, batch, counts_targets)
+        found += [] if job.sync_batchnorm else _normalises(one, model, batch)
+        draws = list(_draws(one, model, batch))
+        means = list(_is_mean(one, model, batch, counts_targets))
+        found += draws + means
+        # What is drawn differs from call to call, and what is no mean differs from the first one.
+        found += [] if draws or means else _mixes(one, model, batch, counts_targets)
     return list(dict.fromkeys(found))
 
 
@@ -111,16 +117,73 @@ def _repeatable(job: Job) -> Iterator[str]:
             return
 
 
-def _normalises(model: nn.Module) -> Iterator[str]:
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
+def _normalises(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
+    """Whether a layer of torch's normalises by the batch in training, where the job has it so.
+
+    A layer that is frozen, in evaluation mode also while the model is trained, does not.
+    """
+    uses: list[str] = []
+
+    def note(name: str, module: _BatchNorm) -> None:
+        if module.training or module.running_mean is None:
+            uses.append(f"{name} ({type(module).__name__})")
+
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _, name=name: note(name, module))
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
+    ]
+    if not hooks:
+        return
+    _loss(job, model, batch)
+    for hook in hooks:
+        hook.remove()
+    if uses:
+        yield (
+            f"{uses[0]} normalises with the statistics of the samples that one worker sees, which "
+            "are fewer on more workers: use Job(sync_batchnorm=True), GroupNorm or LayerNorm, or "
+            "accept the difference (docs/meanings.md)"
+        )
+
+
+def _mixes(job: Job, model: nn.Module, batch: Any, counts_targets: bool) -> Iterator[str]:
+    """Whether a loss in training depends on which samples are in the batch, now or later.
+
+    A model may use the batch's statistics after a warm-up only, so it is called several times.
+    """
+    samples = samples_of(batch[0])
+    if samples == 1:
+        return
+    layers = [one for one in model.modules() if isinstance(one, _BatchNorm)]
+    was = [one.training for one in layers]
+    counted, loss = counting(job)
+    loss.singles = counts_targets
+    first = samples // 2
+    parts = list(
+        zip(divide(batch[0], [first, 10**9]), divide(batch[1], [first, 10**9]), strict=True)
+    )
+    for one in layers:
+        # These are for `_normalises`, or are synchronised.
+        one.eval()
+    for call in range(_CALLS):
+        if _apart(counted, model, batch, parts) > _NEAR:
+            when = f" after some {3 * call} calls" if call else ""
             yield (
-                f"{name} ({type(module).__name__}) normalises with the statistics of the samples "
-                "that one worker sees, which are fewer on more workers: use "
-                "Job(sync_batchnorm=True), GroupNorm or LayerNorm, or accept the difference "
-                "(docs/meanings.md)"
+                f"in training the model computes something else{when} for a sample if other "
+                "samples are in its batch, as with statistics of the batch: N workers see other "
+                "batches than one; use statistics that do not depend on the batch"
             )
-            return
+            break
+    for one, training in zip(layers, was, strict=True):
+        one.train(training)
+
+
+def _apart(job: Job, model: nn.Module, batch: Any, parts: list[Any]) -> float:
+    """How far the loss of a batch in training is from the mean over its parts, relatively."""
+    whole, _ = _weighed(job, model, batch)
+    means, weights = zip(*(_weighed(job, model, part) for part in parts), strict=True)
+    total = sum(mean * weight for mean, weight in zip(means, weights, strict=True))
+    return abs(total / max(sum(weights), 1e-300) - whole) / max(1e-12, abs(whole))
 
 
 def _draws(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:

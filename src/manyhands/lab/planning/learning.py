@@ -3,12 +3,12 @@
 Strategies that take the same steps as one worker with the same global batch share one run: the
 samples that it needs are divided by the speed that is predicted for each of them. So are those of
 replicas on several workers that synchronise now and then: they learn as so many workers do. Every
-other strategy trains for itself, on the virtual clock, by the calibrated times.
+other strategy trains for itself, on the virtual clock, by the calibrated times. Runs that miss the
+target are censored times: `manyhands.reports.comparison.reaching` says how they count.
 """
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.lab.planning.timing import asked_of
 from manyhands.reports.comparison.measure import measure
+from manyhands.reports.comparison.reaching import PENALTY, Attempt, penalised, typical
 from manyhands.strategies import placement_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.simulate import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from manyhands.cluster import Cluster
     from manyhands.job import Job
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 REPEATS: Final = 3
 KINDS: Final = 6
 """How many kinds of strategies are trained at most, the fastest first."""
+VARIANTS: Final = 2
+"""How many further variants of each of them, other options or numbers of workers."""
+_NAMED: Final = 4
+"""Strategies that were not trained and are named."""
 _EVALUATE: Final = "0.2 epochs"
 """How often a run is evaluated, if the job does not say it: a run ends when the target is met."""
 _ALONE: Final = "one worker, whose steps allreduce and its like take,"
@@ -55,13 +60,27 @@ class TimeToTarget:
     """
 
     seconds: float
-    """The mean over the runs that reached it."""
+    """The geometric mean over the runs that reached it."""
     low: float
     high: float
     samples: float
-    """Samples until then, the mean."""
+    """Samples until then, likewise."""
     runs: int
-    """Virtual runs with different seeds."""
+    """Virtual runs with different seeds,"""
+    missed: int = 0
+    """of which so many did not reach it."""
+    penalised: float | None = None
+    """What it is ranked by: a run that missed the target counts as ten times the longest."""
+
+    @property
+    def rank(self) -> float:
+        """Seconds by which strategies are ordered."""
+        return self.seconds if self.penalised is None else self.penalised
+
+    @property
+    def share(self) -> str:
+        """In how many runs it was reached, as in `2 of 3`."""
+        return f"{self.runs - self.missed} of {self.runs}"
 
 
 @dataclass(frozen=True)
@@ -109,54 +128,89 @@ class Learning:
     def train(
         self, timed: Sequence[TimedCandidate]
     ) -> tuple[dict[Candidate, TimeToTarget], list[str]]:
-        """Train the fastest of each kind, the fastest kinds first.
+        """Train the fastest of each kind, the fastest kinds first; then further variants of them.
 
         Returns:
-            The times of those that reached the target, and what is to be said of the others.
+            The times of those that reached the target in any run, and what is to be said of the
+            others.
         """
         alike = [one for one in timed if is_like_one(one.candidate)]
-        others: dict[str, TimedCandidate] = {}
-        for one in sorted(timed, key=lambda one: -one.speed.rate):
-            if not is_like_one(one.candidate):
-                others.setdefault(one.candidate.strategy.name, one)
-        kinds = list(others.values())[:KINDS]
-        samples: list[float] = []
-        times: dict[Candidate, list[tuple[float, float]]] = {}
-        missed: dict[str, None] = {}
+        kinds, variants, untried = _in_order(timed)
+        steps: dict[int, tuple[float, bool]] = {}
+        runs: dict[Candidate, dict[int, _Run]] = {}
         left: dict[str, None] = {}
-        for seed in range(REPEATS):
-            if alike:
-                steps = self._run(_ALONE, self._alone(seed), left, must=seed == 0)
-                if steps is not None and steps[0] is not None:
-                    samples.append(steps[1])
-                elif steps is not None:
-                    missed[_ALONE] = None
-            for one in kinds:
-                words = f"{one.candidate} on {one.candidate.workers} workers"
-                copies = self._copies(one.candidate, seed)
-                found = self._run(words, copies or self._asked(one.candidate, seed), left)
-                if found is not None and found[0] is not None:
-                    seconds = found[1] / one.speed.rate if copies else found[0]
-                    times.setdefault(one.candidate, []).append((seconds, found[1]))
-                elif found is not None:
-                    missed[words] = None
-        reached = {one: _time(each) for one, each in times.items()}
-        if samples:
+        for group in (kinds, variants):
+            for seed in range(REPEATS):
+                if alike and group is kinds:
+                    found = self._run(_ALONE, self._alone(seed), left, must=seed == 0)
+                    if found is not None:
+                        steps[seed] = (found[1], found[0] is not None)
+                for one in group:
+                    made = self._attempt(one, seed, left)
+                    if made is not None:
+                        runs.setdefault(one.candidate, {})[seed] = made
+        if steps:
             for one in alike:
-                speed = one.speed
-                each = [(number / speed.rate, number) for number in samples]
-                between = (min(samples) / speed.high, max(samples) / speed.low)
-                reached[one.candidate] = _time(each, between)
+                runs[one.candidate] = {
+                    seed: _Run(Attempt(samples / one.speed.rate, reached), samples)
+                    for seed, (samples, reached) in steps.items()
+                }
+        reached = _ranked({one.candidate: one.speed for one in timed}, runs)
+        return reached, self._said(runs, reached, left, [*left, *map(_words, untried)])
+
+    def _attempt(self, one: TimedCandidate, seed: int, left: dict[str, None]) -> _Run | None:
+        """One run of a strategy that is trained for itself; None if there is no time for it."""
+        copies = self._copies(one.candidate, seed)
+        found = self._run(_words(one), copies or self._asked(one.candidate, seed), left)
+        if found is None:
+            return None
+        seconds, samples = found
+        if copies or seconds is None:
+            seconds = samples / one.speed.rate
+        return _Run(Attempt(seconds, reached=found[0] is not None), samples)
+
+    def _said(
+        self,
+        runs: Mapping[Candidate, Mapping[int, _Run]],
+        reached: Mapping[Candidate, TimeToTarget],
+        left: Mapping[str, None],
+        untrained: Sequence[str],
+    ) -> list[str]:
+        """Who missed the target, in all or in some runs, and who was not trained."""
+        missed: dict[str, None] = {}
+        some: list[str] = []
+        for one in runs:
+            words = _ALONE if is_like_one(one) else f"{one} on {one.workers} workers"
+            time_ = reached.get(one)
+            if time_ is None:
+                missed[words] = None
+            elif time_.missed:
+                some.append(f"{words} in {time_.missed} of {time_.runs} runs")
         said = [f"{words} did not reach {self._target} in the job's samples" for words in missed]
-        done = {_ALONE, *(f"{one} on {one.workers} workers" for one in reached)}
-        untrained = [words for words in left if words not in done and words not in missed]
-        said += [f"{words} was not trained: the budget was spent" for words in untrained]
-        return reached, said
+        if some:
+            said.append(
+                f"{self._target} was missed by {', '.join(dict.fromkeys(some))}: a run that missed "
+                f"it counts as {PENALTY:g} times the longest"
+            )
+        done = {_ALONE} if any(map(is_like_one, runs)) else set[str]()
+        done |= {f"{one} on {one.workers} workers" for one in runs}
+        names = [words for words in dict.fromkeys(untrained) if words not in done]
+        for words in names[:_NAMED]:
+            why = (
+                "the budget was spent" if words in left else "it is slower than others of its kind"
+            )
+            said.append(f"{words} was not trained: {why}")
+        if len(names) > _NAMED:
+            said.append(f"{len(names) - _NAMED} more were not trained, and have no time")
+        return said
 
     def _run(
         self, words: str, asked: Asked, left: dict[str, None], *, must: bool = False
     ) -> tuple[float | None, float] | None:
-        """Seconds and samples to the target of one run; None if there is no time for it."""
+        """Seconds and samples to the target of one run; None if there is no time for it.
+
+        A run that missed the target has no seconds, and all samples that it trained on.
+        """
         begun = time.monotonic()
         if not must and begun + self._longest > self._ends:
             left[words] = None
@@ -170,7 +224,7 @@ class Learning:
             run = plan_run(job, asked, "plan").carry_out(lambda _: None)
             found = measure(run.trace, strategy=words, target=self._target)
         self._longest = max(self._longest, time.monotonic() - begun)
-        return found.time_to_target, found.samples_to_target or 0.0
+        return found.time_to_target, float(found.samples_to_target or found.samples)
 
     def _alone(self, seed: int) -> Asked:
         """One worker: its steps count, and not its times."""
@@ -197,15 +251,60 @@ def is_like_one(candidate: Candidate) -> bool:
     return strategy.name in _LIKE_ONE and getattr(strategy, "codec", None) is None
 
 
-def _time(
-    each: Sequence[tuple[float, float]], between: tuple[float, float] | None = None
-) -> TimeToTarget:
-    seconds = [one for one, _ in each]
-    low, high = between or (min(seconds), max(seconds))
-    return TimeToTarget(
-        seconds=statistics.mean(seconds),
-        low=low,
-        high=high,
-        samples=statistics.mean(samples for _, samples in each),
-        runs=len(each),
+@dataclass(frozen=True)
+class _Run:
+    """A run with one seed."""
+
+    attempt: Attempt
+    samples: float
+    """Until the target, or in all."""
+
+
+def _in_order(
+    timed: Sequence[TimedCandidate],
+) -> tuple[list[TimedCandidate], list[TimedCandidate], list[TimedCandidate]]:
+    """The fastest of each kind; further variants of these kinds; and all that are not trained."""
+    by_kind: dict[str, list[TimedCandidate]] = {}
+    for one in sorted(timed, key=lambda one: -one.speed.rate):
+        if not is_like_one(one.candidate):
+            by_kind.setdefault(one.candidate.strategy.name, []).append(one)
+    each = list(by_kind.values())
+    kinds = [of_kind[0] for of_kind in each[:KINDS]]
+    variants = [one for of_kind in each[:KINDS] for one in of_kind[1 : 1 + VARIANTS]]
+    rest = [one for of_kind in each[:KINDS] for one in of_kind[1 + VARIANTS :]]
+    rest += [one for of_kind in each[KINDS:] for one in of_kind]
+    return kinds, sorted(variants, key=lambda one: -one.speed.rate), rest
+
+
+def _words(one: TimedCandidate) -> str:
+    return f"{one.candidate} on {one.candidate.workers} workers"
+
+
+def _ranked(
+    speeds: Mapping[Candidate, PredictedSpeed], runs: Mapping[Candidate, Mapping[int, _Run]]
+) -> dict[Candidate, TimeToTarget]:
+    """The times of those that reached the target in any run, with what they are ranked by."""
+    seconds = penalised(
+        {one: {seed: run.attempt for seed, run in of.items()} for one, of in runs.items()}
     )
+    found = {}
+    for one, of_one in runs.items():
+        each = [run for run in of_one.values() if run.attempt.reached]
+        if not each:
+            continue
+        took = [run.attempt.seconds for run in each]
+        low, high = min(took), max(took)
+        if is_like_one(one):
+            # These runs were counted in samples: the spread of the speed comes on top.
+            speed = speeds[one]
+            low, high = low * speed.rate / speed.high, high * speed.rate / speed.low
+        found[one] = TimeToTarget(
+            seconds=typical(took),
+            low=low,
+            high=high,
+            samples=typical(run.samples for run in each),
+            runs=len(of_one),
+            missed=len(of_one) - len(each),
+            penalised=typical(seconds[one].values()),
+        )
+    return found

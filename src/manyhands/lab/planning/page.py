@@ -68,7 +68,7 @@ def _ranking(plan: Plan) -> Markup:
     what = f"seconds until {plan.target}" if by_time else "samples per second"
     titles = ["strategy", "workers", what, "", "limited by"]
     if by_time:
-        titles.insert(3, "samples per second")
+        titles[3:3] = ["reached in runs", "samples per second"]
     priced = any(one.price is not None for one in plan.ranking)
     if priced:
         titles.append("price" if by_time else "price of a million samples")
@@ -111,10 +111,12 @@ def _row(
         )
         bar = element("div", inner, class_="bar", style=f"width: {100 * mean / most:.1f}%")
     figure = "" if mean is None else f"{mean:,.3g}" if by_time else f"{mean:,.0f}"
+    runs = "" if one.to_target is None else one.to_target.share
     cells = [
         element("td", element("code", one.strategy)),
         element("td", str(one.workers), class_="figure"),
         element("td", figure, class_="figure"),
+        *([element("td", runs, class_="figure")] if by_time else []),
         *([element("td", f"{one.rate:,.0f}", class_="figure")] if by_time else []),
         element("td", bar, class_="scale"),
         element("td", one.limit),

@@ -70,6 +70,8 @@ class PlannedStrategy:
         if (mine is None) != (its is None):
             return False
         if mine is not None and its is not None:
+            if mine.share != its.share:
+                return False
             overlap = mine.low <= its.high and its.low <= mine.high
             return overlap or abs(mine.seconds / its.seconds - 1) < MARGIN
         overlap = self.low <= other.high and other.low <= self.high
@@ -271,4 +273,4 @@ def _planned(
 
 def _place(one: PlannedStrategy) -> tuple[float, float]:
     """Those with a time to the target first, then the fastest."""
-    return (float("inf") if one.to_target is None else one.to_target.seconds, -one.rate)
+    return (float("inf") if one.to_target is None else one.to_target.rank, -one.rate)

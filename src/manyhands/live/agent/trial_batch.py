@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import traceback
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from manyhands.parameters.initial.start import check_start
 from manyhands.parameters.loss_weight import measuring
 from manyhands.parameters.optional.loss_parameters import check_loss_parameters
 from manyhands.parameters.optional.plateau import schedule_of
+from manyhands.script.user_line import user_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -223,9 +222,5 @@ class _naming:  # noqa: N801 - reads as a statement
 
 def _place(error: BaseException) -> str:
     """The last line of the user's own code in a traceback."""
-    frames: Iterator[traceback.FrameSummary] = reversed(traceback.extract_tb(error.__traceback__))
-    ours, theirs = str(Path(__file__).parents[2]), str(Path(torch.__file__).parent)
-    for frame in frames:
-        if not frame.filename.startswith((ours, theirs, "<")):
-            return f", at {Path(frame.filename).name}:{frame.lineno}"
-    return ""
+    found = user_line(error)
+    return f", at {found}" if found else ""

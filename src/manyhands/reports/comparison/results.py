@@ -111,6 +111,8 @@ class RunResult(_Value, frozen=True, kw_only=True):
     status: Literal["finished", "failed"]
     words: str = ""
     """Why it failed."""
+    where: str = ""
+    """The line of the user's code at which it failed, as in `train.py:41`; empty: none is known."""
     samples: int = 0
     """Trained on, by all workers together."""
     seconds: float = 0.0
@@ -178,6 +180,12 @@ class RunResult(_Value, frozen=True, kw_only=True):
         return f"{self.strategy} × {self.workers}{self.condition}"
 
     @property
+    def failure(self) -> str:
+        """Why it failed, and at which line of the user's code; empty for one that finished."""
+        named = self.where and self.where not in self.words
+        return f"{self.words}, at {self.where}" if named else self.words
+
+    @property
     def condition(self) -> str:
         """The swept conditions that the run had, as in `, bandwidth=10mbit`; usually empty."""
         return "".join(
@@ -197,6 +205,21 @@ class Machine(_Value, frozen=True, kw_only=True):
     """Bytes."""
     devices: tuple[str, ...] = ()
     """What computed, as in `cpu` or `NVIDIA L4`."""
+
+
+class VerdictRecord(_Value, frozen=True, kw_only=True):
+    """What the runs of one kind on as many workers say: see `docs/compare.md`."""
+
+    kind: Literal["live", "virtual"]
+    workers: int
+    condition: str = ""
+    """The swept conditions of the runs, as in `, bandwidth=10mbit`; usually empty."""
+    recommendation: str
+    reasons: tuple[str, ...] = ()
+    strategy: str | None = None
+    """The one that is recommended; null where no run has finished, or more are to be made."""
+    failed: int = 0
+    """Runs that failed; none of their figures is in any median."""
 
 
 class Comparison(_Value, frozen=True, kw_only=True):
@@ -267,6 +290,8 @@ class Comparison(_Value, frozen=True, kw_only=True):
     sweeps: tuple[str, ...] = ()
     """What was swept, as it was written: `softsync(wait_for=1..8)`."""
     runs: tuple[RunResult, ...] = ()
+    verdicts: tuple[VerdictRecord, ...] = ()
+    """What the runs say: live before virtual ones, those with the most workers first."""
 
     def frame(self, table: Table = "runs") -> "pd.DataFrame":
         """A table of the runs as a pandas data frame; `docs/results.md` lists its columns.

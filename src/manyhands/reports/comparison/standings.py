@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from manyhands.reports.comparison.columns import Column, Yardstick, columns
 from manyhands.reports.comparison.measure import read_target
+from manyhands.reports.comparison.reaching import Attempt
 from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.comparison.statistics import Middle, middle
 from manyhands.reports.figures.trace_figures import lower_is_better
@@ -39,6 +40,25 @@ class Standing:
         """A figure by repeat, of the runs that have it."""
         found = ((run.repeat, column.of(run, self.yardstick)) for run in self.runs)
         return {repeat: value for repeat, value in found if value is not None}
+
+    @property
+    def made(self) -> int:
+        """How many runs have ended, whether they finished or failed."""
+        return len(self.runs) + len(self.failures)
+
+    @property
+    def attempts(self) -> dict[int, Attempt]:
+        """Every run's attempt at the target, by repeat; one that failed has missed it."""
+        found = {run.repeat: Attempt(run.seconds, reached=False) for run in self.failures}
+        for run in self.runs:
+            reached = run.time_to_target is not None
+            found[run.repeat] = Attempt(run.time_to_target or run.seconds, reached=reached)
+        return found
+
+    @property
+    def reached(self) -> int:
+        """How many runs reached the target."""
+        return sum(one.reached for one in self.attempts.values())
 
     def middle(self, column: Column) -> Middle | None:
         """A figure's median over the runs that have it."""

@@ -176,8 +176,9 @@ def best(curve: SweepCurve, column: Column) -> BestValue | None:
     repeats = {
         str(point.value): found
         for point in curve.points
-        # A value that has no figure in some repeat is left out: it would compete in the others.
-        if (found := point.standing.repeats(column)) and len(found) == len(point.standing.runs)
+        # A value without the figure in some repeat, or of which a run failed, would compete in the
+        # others only: it is left out.
+        if (found := point.standing.repeats(column)) and len(found) == point.standing.made
     }
     medians = [
         (point, median.value)

@@ -1,16 +1,20 @@
 """A comparison's verdict: one recommendation, and then the reasons, a line each.
 
-The reasons answer three questions (which strategy is fastest, which is most accurate in the end,
-which is most accurate within the budget) and say what the time of the slowest went to. Nothing is
-said that the runs cannot tell.
+The reasons answer the questions of a comparison (which strategy reaches the target first, which is
+fastest, which is most accurate in the end, which is most accurate within the budget), say what the
+time of the slowest went to, and name the runs that failed. Nothing is said that the runs cannot
+tell.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from manyhands.reports.comparison.columns import Column, metric_value
-from manyhands.reports.comparison.results import PARTS, Comparison, RunResult
+from manyhands.reports.comparison.contests import Contest, Question, contests
+from manyhands.reports.comparison.reaching import share_reached
+from manyhands.reports.comparison.recommendation import recommend
+from manyhands.reports.comparison.results import PARTS, Comparison, RunResult, VerdictRecord
 from manyhands.reports.comparison.standings import (
     ALONE,
     Field,
@@ -19,10 +23,8 @@ from manyhands.reports.comparison.standings import (
     budget_words,
     fields,
 )
-from manyhands.reports.comparison.statistics import Difference, gap, middle, ratio
+from manyhands.reports.comparison.statistics import middle, ratio
 from manyhands.reports.formatting import count, duration, listed, percent, plural
-
-Question = Literal["speed", "end", "budget"]
 
 DOING: Final = {
     "compute": "computing",
@@ -36,54 +38,6 @@ DOING: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """One question, put to the strategies of a field."""
-
-    question: Question
-    column: Column
-    best: Standing
-    """With the best median."""
-    differences: Mapping[str, Difference]
-    """How every other strategy stands to the best one: times it in speed, minus it in accuracy."""
-
-    @property
-    def behind(self) -> tuple[str, ...]:
-        """Worse than the best by more than the margin."""
-        worse = "more" if self.column.better == "lower" else "less"
-        return self._answered(worse)
-
-    @property
-    def even(self) -> tuple[str, ...]:
-        """Not further from the best than the margin."""
-        return self._answered("same")
-
-    @property
-    def open(self) -> tuple[str, ...]:
-        """Those whose runs are too few to tell."""
-        return tuple(
-            name for name in self.differences if name not in self.behind and name not in self.even
-        )
-
-    @property
-    def winner(self) -> str | None:
-        """The best one, if all others are behind it."""
-        return None if self.even or self.open else self.best.strategy
-
-    @property
-    def is_open(self) -> bool:
-        """Whether no strategy can be distinguished from the best."""
-        return bool(self.open) and len(self.open) == len(self.differences)
-
-    @property
-    def by_factor(self) -> bool:
-        """Whether differences are ratios."""
-        return _by_factor(self.question, self.column)
-
-    def _answered(self, answer: str) -> tuple[str, ...]:
-        return tuple(name for name, each in self.differences.items() if each.answer == answer)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What the runs of one field say."""
 
@@ -91,7 +45,9 @@ class Verdict:
     workers: int
     contests: Mapping[Question, Contest]
     recommendation: str
-    """One sentence."""
+    """A sentence; more where runs failed or missed the target."""
+    strategy: str | None
+    """The one that is recommended, if one is."""
     reasons: tuple[str, ...]
     """A line for every answer, and why."""
 
@@ -99,6 +55,23 @@ class Verdict:
     def words(self) -> str:
         """All of it, a line each."""
         return "\n".join((self.recommendation, *self.reasons))
+
+
+def verdict_records(comparison: Comparison) -> tuple[VerdictRecord, ...]:
+    """The verdicts of all fields, as `results.json` has them."""
+    return tuple(
+        VerdictRecord(
+            kind=field.kind,
+            workers=field.workers,
+            condition=field.conditions,
+            recommendation=found.recommendation,
+            reasons=found.reasons,
+            strategy=found.strategy,
+            failed=sum(len(standing.failures) for standing in field.standings),
+        )
+        for field in fields(comparison)
+        for found in (judge(field),)
+    )
 
 
 def verdict(comparison: Comparison) -> Verdict | None:
@@ -109,108 +82,25 @@ def verdict(comparison: Comparison) -> Verdict | None:
 
 def judge(field: Field) -> Verdict:
     """The answers of a field and the reason."""
-    contests = {contest.question: contest for contest in _contests(field)}
+    found = contests(field)
+    recommended = recommend(field, found)
     return Verdict(
         kind=field.kind,
         workers=field.workers,
-        contests=contests,
-        recommendation=_recommendation(field, contests),
-        reasons=tuple(filter(None, _reasons(field, contests))),
+        contests=found,
+        recommendation=recommended.words,
+        strategy=recommended.strategy,
+        reasons=tuple(filter(None, _reasons(field, found))),
     )
-
-
-def _contests(field: Field) -> list[Contest]:
-    asked: list[tuple[Question, Column | None]] = [
-        ("speed", field.speed),
-        ("end", field.column(f"final_{field.metric}")),
-        ("budget", field.column("within")),
-    ]
-    return [
-        contest
-        for question, column in asked
-        if column and (contest := _contest(field, question, column))
-    ]
-
-
-def _by_factor(question: Question, column: Column) -> bool:
-    """Speeds and losses differ by a factor; accuracies, which end at 1, by points."""
-    return question == "speed" or column.better == "lower"
-
-
-def _contest(field: Field, question: Question, column: Column) -> Contest | None:
-    repeats = {
-        standing.strategy: found
-        for standing in field.finished
-        # Who has no figure in some repeat is not in this contest: it would compete in the others.
-        if len(found := standing.repeats(column)) == len(standing.runs)
-    }
-    medians = [
-        (standing, median.value)
-        for standing in field.finished
-        if standing.strategy in repeats and (median := standing.middle(column))
-    ]
-    if not medians:
-        return None
-    sign = 1 if column.better == "lower" else -1
-    best, _ = min(medians, key=lambda entry: sign * entry[1])
-    by_factor = _by_factor(question, column)
-    differences = {
-        standing.strategy: (
-            ratio(repeats, standing.strategy, best.strategy, field.comparison.margin)
-            if by_factor
-            else gap(repeats, standing.strategy, best.strategy, field.comparison.accuracy_margin)
-        )
-        for standing, _ in sorted(medians, key=lambda entry: sign * entry[1])
-        if standing is not best
-    }
-    return Contest(question=question, column=column, best=best, differences=differences)
-
-
-def _recommendation(field: Field, contests: Mapping[Question, Contest]) -> str:
-    """The fastest of the strategies that are not behind in accuracy in the end."""
-    speed, end = contests.get("speed"), contests.get("end")
-    if speed is None:
-        return "No run has finished."
-    virtual = "virtual " if field.kind == "virtual" else ""
-    where = f"on {field.workers} {virtual}worker{plural(field.workers)}{field.conditions}"
-    if field.comparison.network and field.kind == "live" and "network=" not in where:
-        where += f" ({field.comparison.network})"
-    if not speed.differences:
-        return f"Only {speed.best.strategy} was run {where}: there is nothing to compare it with."
-    runs = min(len(standing.runs) for standing in field.finished)
-    made = f"{runs} run{plural(runs)} of each"
-    if all(contest.is_open for contest in contests.values() if contest.differences):
-        return f"Make more runs {where}: {made} cannot tell the strategies apart."
-    return _chosen(field, speed, end, where, made)
-
-
-def _chosen(field: Field, speed: Contest, end: Contest | None, where: str, made: str) -> str:
-    """Which strategy to use, and how sure that is."""
-    inaccurate, best = end.behind if end else (), speed.best.strategy
-    # Those that differ from the fastest are in order of their speed.
-    able = [name for name in (best, *speed.differences) if name not in inaccurate]
-    how = f"Use {able[0]} {where}"
-    if able[0] == ALONE:
-        how = f"Use {ALONE} and do not distribute"
-    if able[0] != best:
-        return f"{how}: it is the fastest of those with the best {field.metric}."
-    if unclear := [name for name in able if name in speed.open]:
-        return f"{how}: none was faster, but {made} cannot tell it from {listed(unclear)}."
-    if level := [name for name in able if name in speed.even]:
-        return f"{how}: none is faster, and {listed(level)} {_are(level)} as fast."
-    if inaccurate and not speed.winner:
-        return f"{how}: none is faster, and it has the best {field.metric}."
-    return f"{how}: it is the fastest."
-
-
-def _are(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _reasons(field: Field, contests: Mapping[Question, Contest]) -> Iterator[str]:
     speed, end, budget = contests.get("speed"), contests.get("end"), contests.get("budget")
+    yield from _failed(field)
     if speed is None:
         return
+    if target := contests.get("target"):
+        yield f"Target: {_first(field, target)}."
     yield f"Speed: {_fastest(field, speed)}."
     if end and budget and _same(end, budget):
         yield f"In the end, and so within the budget: {_accurate(field, end)}."
@@ -221,6 +111,49 @@ def _reasons(field: Field, contests: Mapping[Question, Contest]) -> Iterator[str
             yield f"Within {budget_words(field.comparison)}: {_accurate(field, budget)}."
     yield _reason(field, speed)
     yield _longer(field, speed)
+
+
+def _failed(field: Field) -> Iterator[str]:
+    """The runs that failed, by strategy and reason."""
+    for standing in field.standings:
+        reasons: dict[str, int] = {}
+        for run in standing.failures:
+            reasons[run.failure] = reasons.get(run.failure, 0) + 1
+        for words, runs in reasons.items():
+            yield f"Failed: {runs} of {standing.made} runs of {standing.strategy}: {words}."
+
+
+def _first(field: Field, contest: Contest) -> str:
+    """Who reaches the target first, and who does not reach it in every run."""
+    wanted, best = field.comparison.target, contest.best
+    found = best.middle(contest.column)
+    after = duration(found.value) if found else ""
+    missed = [one for one in field.standings if one.reached < one.made]
+    behind = [one.strategy for one in missed if one.strategy in contest.behind]
+    of_all = {standing.strategy: standing for standing in field.standings}
+    if not contest.differences:
+        words = f"{best.strategy} reached {wanted} after {after}"
+    elif contest.winner:
+        lead = "" if next(iter(contest.differences)) in behind else f", {_lead(contest)}"
+        words = f"{best.strategy} reaches {wanted} first (after {after}{lead})"
+    elif contest.open:
+        words = (
+            f"{best.strategy} reached {wanted} first (after {after}), with not enough runs to tell "
+            f"it from {_those(contest)}"
+        )
+    else:
+        words = (
+            f"{listed([best.strategy, *contest.even])} reach {wanted} equally soon: no difference "
+            f"larger than {_margin(field, contest)} (after {after})"
+        )
+    if not missed:
+        return words
+    order = [of_all[name] for name in (best.strategy, *contest.differences)]
+    each = []
+    for one in order:
+        low, high = (f"{100 * end:.0f}" for end in share_reached(one.reached, one.made))
+        each.append(f"{one.strategy} in {one.reached} of {one.made} runs ({low} to {high} %)")
+    return f"{words}; reached by {listed(each)}"
 
 
 def _fastest(field: Field, contest: Contest) -> str:
@@ -272,6 +205,8 @@ def _lead(contest: Contest) -> str:
     name, next_best = next(iter(contest.differences.items()))
     if next_best.estimate is None:
         return f"before {name}"
+    if contest.question == "target":
+        return f"{next_best.estimate:.2f} times as long under {name}"
     if contest.by_factor:
         if contest.column.better == "lower":
             return f"{next_best.estimate:.2f} times as much under {name}"

@@ -25,6 +25,7 @@ Traces = Callable[[RunResult], Trace | None]
 """Finds a run's trace, for the timelines; None where it is gone."""
 
 _QUESTIONS: Final[dict[Question, tuple[str, str]]] = {
+    "target": ("Reaches the target first", "Soonest at the target"),
     "speed": ("Fastest", "Highest throughput"),
     "end": ("Most accurate in the end", "Best in the end"),
     "budget": ("Most accurate within the budget", "Best within the budget"),
@@ -178,6 +179,9 @@ def _answer(contest: Contest, look: Mapping[str, Look]) -> Markup:
     """A tile: who comes first in one question, and how sure that is."""
     found = contest.best.middle(contest.column)
     figure = contest.column.show(found.value) if found else ""
+    best = contest.best
+    of_all = contest.question == "target" and best.reached < best.made
+    share = [element("p", f"reached by {best.reached} of {best.made} runs")] if of_all else []
     if not contest.differences:
         sure = "alone"
     elif contest.winner:
@@ -192,6 +196,7 @@ def _answer(contest: Contest, look: Mapping[str, Look]) -> Markup:
         element("h3", _QUESTIONS[contest.question][0 if contest.winner else 1]),
         element("p", named(contest.best.strategy, look), class_="who"),
         element("p", figure, " ", element("small", contest.column.unit), class_="figure"),
+        *share,
         element("p", sure, class_="sure"),
     )
 
@@ -311,8 +316,8 @@ def _failures(part: _Part) -> Markup:
                 element(
                     "li",
                     element("b", run.label),
-                    f", repeat {run.repeat}, seed {run.seed}: ",
-                    element("q", run.words),
+                    f", repeat {run.repeat + 1}, seed {run.seed}: ",
+                    element("q", run.failure),
                     *([" in ", element("code", run.folder)] if run.folder else []),
                 )
                 for run in failed

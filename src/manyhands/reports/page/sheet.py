@@ -89,13 +89,15 @@ def _cell(
 ) -> Markup:
     name = element("span", named(standing.strategy, looks), class_="whose")
     if found is None:
-        return element("td", name, element("span", "–", class_="value none"))
+        missed = contest is not None and contest.question == "target"
+        words = f"not reached in {standing.made} runs" if missed else "–"
+        return element("td", name, element("span", words, class_="value none"))
     parts = [element("span", column.show(found.value), class_="value")]
     low, high = column.show(found.low), column.show(found.high)
     if low != high:
         parts.append(element("small", f"{low} – {high}", class_="spread"))
-    if found.runs < len(standing.runs):
-        parts.append(element("small", f"{found.runs} of {len(standing.runs)} runs"))
+    if found.runs < standing.made:
+        parts.append(element("small", f"{found.runs} of {standing.made} runs"))
     if contest:
         parts += _chips(contest, standing.strategy)
     full = column.full or most
@@ -114,15 +116,16 @@ def _cell(
 
 def _chips(contest: Contest, strategy: str) -> list[Markup]:
     """How a strategy stands in a contest, in words and as an interval."""
-    is_speed = contest.question == "speed"
+    first, worse = {"speed": ("fastest", "slower"), "target": ("soonest", "later")}.get(
+        contest.question, ("most accurate", "less accurate")
+    )
     if strategy == contest.best.strategy:
-        first = "fastest" if is_speed else "most accurate"
         return [_chip(first if contest.winner else "best median", "good")]
     difference = contest.differences.get(strategy)
     if difference is None:
         return []
     if strategy in contest.behind:
-        chip = _chip("slower" if is_speed else "less accurate", "bad")
+        chip = _chip(worse, "bad")
     elif strategy in contest.even:
         chip = _chip("no difference that matters", "even")
     else:

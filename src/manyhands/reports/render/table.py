@@ -60,7 +60,7 @@ def table(comparison: Comparison) -> RenderableType:
     if swept:
         parts.append(_recommendations(found))
     parts += (
-        Text(f"{run.label}, repeat {run.repeat}, {run.words}", style="red")
+        Text(f"{run.label}, repeat {run.repeat + 1}: {run.failure}", style="red")
         for run in comparison.runs
         if run.status == "failed"
     )
@@ -125,6 +125,8 @@ def _field(field: Field) -> Iterator[RenderableType]:
         yield Text(f"cluster: {field.comparison.cluster}", style="dim")
     if speed := verdict.contests.get("speed"):
         yield _contested(field, speed, ("speedup", "efficiency", "cost"))
+    if target := verdict.contests.get("target"):
+        yield _contested(field, target, ())
     if end := verdict.contests.get("end"):
         others = [
             column.name
@@ -133,7 +135,7 @@ def _field(field: Field) -> Iterator[RenderableType]:
             and column != end.column
             and not lower_is_better(column.name)
         ]
-        yield _contested(field, end, (*others, "within", "time_to_target"))
+        yield _contested(field, end, (*others, "within"))
     yield from _figures(field, "% of the time", _PARTS)
     yield from _figures(field, "traffic and staleness", _REST)
     if field.column("coding"):
@@ -229,7 +231,7 @@ def _figure(field: Field, standing: Standing, name: str, *, spread: bool = False
     unit = {"speedup": "×", "efficiency": " %"}.get(name, "")
     low, high = column.show(found.low), column.show(found.high)
     between = f" ({low}–{high})" if spread and low != high else ""
-    missing = f" ({found.runs}/{len(standing.runs)})" if found.runs < len(standing.runs) else ""
+    missing = f" ({found.runs}/{standing.made})" if found.runs < standing.made else ""
     return f"{column.show(found.value)}{unit}{between}{missing}"
 
 
@@ -239,6 +241,8 @@ def _answer(contest: Contest, standing: Standing) -> Text:
     difference = contest.differences.get(standing.strategy)
     if difference is None or difference.estimate is None:
         return Text(_ABSENT)
+    if contest.question == "target" and standing.reached < standing.made:
+        return _missed(contest, standing)
     by = _by(contest, difference.estimate)
     if standing.strategy in contest.behind:
         return Text(f"{by}, {_worse(contest)}", style="yellow")
@@ -247,8 +251,16 @@ def _answer(contest: Contest, standing: Standing) -> Text:
     return Text(f"{by}, too few runs", style="dim")
 
 
+def _missed(contest: Contest, standing: Standing) -> Text:
+    """Where runs missed the target, a ratio of times would be one of penalties."""
+    words = f"missed by {standing.made - standing.reached} of {standing.made}"
+    if standing.strategy in contest.behind:
+        return Text(words, style="yellow")
+    return Text(f"{words}, too few runs", style="dim")
+
+
 def _worse(contest: Contest) -> str:
-    return "slower" if contest.question == "speed" else "worse"
+    return {"speed": "slower", "target": "later"}.get(contest.question, "worse")
 
 
 def _is_share(contest: Contest) -> bool:

@@ -116,6 +116,8 @@ def _command(ours: Assignment, hosts: Hosts, place: str, key: Path) -> Iterator[
         yield from ("--set", f"{name}={value}")
     if ours.overrides.double:
         yield "--double"
+    if ours.overrides.perturbed:
+        yield "--perturbed"
     if ours.patience is not None:
         yield from ("--patience", str(ours.patience))
     servers = [name for name in ours.server_hosts if name in hosts.names]
