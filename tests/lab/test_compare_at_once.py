@@ -73,7 +73,7 @@ def test_a_run_whose_process_dies_is_a_failed_run_that_says_so(tmp_path: Path) -
     assert [(run.workers, run.status, run.words) for run in made.results.runs] == [
         (2, "failed", "its process ended by SIGKILL"),
         (4, "finished", ""),
-        (8, "failed", "two are too few"),
+        (8, "failed", "RuntimeError: two are too few"),
     ]
 
 

@@ -43,7 +43,10 @@ LINE = 13
 
 @pytest.mark.parametrize(
     "options",
-    [pytest.param((), marks=pytest.mark.slow, id="live"), pytest.param(("--virtual",), id="virtual")],
+    [
+        pytest.param((), marks=pytest.mark.slow, id="live"),
+        pytest.param(("--virtual",), id="virtual"),
+    ],
 )
 @pytest.mark.timeout(600)
 def test_four_of_six_runs_failed(

@@ -57,6 +57,7 @@ _folders: set[Path] = set()
 _MANY = 1024
 """More workers than a host has GPUs."""
 _LOOPBACK = "127.0.0.1"
+_OF_COMMANDS = ("durability", "double", "perturbed", "timed_batch", "timed_links")
 _LIMITS = (
     *("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures"),
     *("checkpoint", "keep"),
@@ -375,11 +376,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     _check_faults(faults, chosen, count, hosts, command)
     overrides = Overrides(
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
-        durability=command.durability,
-        double=command.double,
-        perturbed=command.perturbed,
-        timed_batch=command.timed_batch,
-        timed_links=command.timed_links,
+        **{name: getattr(command, name) for name in _OF_COMMANDS},
     )
     _check_measures(override(job, overrides), chosen)
     output = command.output or asked.output

@@ -78,6 +78,29 @@ def stepping(model, batch):
     return loss
 
 
+class Centred(nn.Module):
+    """Normalises by the batch in training, from some call on; no layer of torch's."""
+
+    def __init__(self, after=0):
+        super().__init__()
+        self.left = after
+
+    def forward(self, inputs):
+        self.left -= self.training
+        return inputs - inputs.mean(0) if self.training and self.left < 0 else inputs
+
+
+class Frozen(nn.Sequential):
+    """Batch norm that is in evaluation mode also while the model is trained."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()
+        return self
+
+
 MISSING = TensorDataset(INPUTS, torch.where(torch.arange(16) % 3 == 0, -1, LABELS))
 
 
@@ -86,6 +109,8 @@ MISSING = TensorDataset(INPUTS, torch.where(torch.arange(16) % 3 == 0, -1, LABEL
     [
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "the loss is a sum over the samples"),
         ({"model": lambda: model(nn.BatchNorm1d(8))}, r"1 \(BatchNorm1d\) normalises with"),
+        ({"model": lambda: model(Centred())}, "something else for a sample if other samples"),
+        ({"model": lambda: model(Centred(after=9))}, r"something else after some \d+ calls"),
         ({"data": Noisy(INPUTS, LABELS)}, "sample 0 is another one when it is loaded again"),
         ({"model": lambda: model(nn.Dropout(0.5))}, r"1 \(dropout\) draws random numbers"),
         ({"loss": Margin()}, r"the loss has 1 parameters of its own \(Margin\)"),
@@ -95,7 +120,17 @@ MISSING = TensorDataset(INPUTS, torch.where(torch.arange(16) % 3 == 0, -1, LABEL
             "computes gradients itself, so every step is made twice",
         ),
     ],
-    ids=["sum", "batch norm", "numpy", "dropout", "loss parameter", "ignored", "double step"],
+    ids=[
+        "sum",
+        "batch norm",
+        "centred",
+        "centred later",
+        "numpy",
+        "dropout",
+        "loss parameter",
+        "ignored",
+        "double step",
+    ],
 )
 def test_finds_the_fault(given, words):
     (found,) = probe(job(**given))
@@ -107,10 +142,19 @@ def test_finds_the_fault(given, words):
     [
         {},
         {"data": Augmented(INPUTS, LABELS)},
+        {"model": lambda: Frozen(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))},
+        {"model": lambda: model(nn.BatchNorm1d(8)), "sync_batchnorm": True},
         {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))},
         {"loss": lambda outputs, targets: F.mse_loss(outputs[:, 0], targets.float())},
     ],
-    ids=["plain", "seeded augmentation", "class weights", "regression"],
+    ids=[
+        "plain",
+        "seeded augmentation",
+        "frozen batch norm",
+        "synchronised batch norm",
+        "class weights",
+        "regression",
+    ],
 )
 def test_finds_nothing_in_a_sound_job(given):
     assert probe(job(**given)) == []

@@ -93,4 +93,4 @@ def test_while_nothing_has_ended_and_when_all_failed() -> None:
     )
     text = printed(compared(lost))
     assert "No run has finished: 1 failed." in text
-    assert "b() × 2, repeat 0, failed: worker 1 was killed" in text
+    assert "b() × 2, repeat 1: failed: worker 1 was killed" in text

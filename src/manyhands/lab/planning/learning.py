@@ -4,7 +4,7 @@ Strategies that take the same steps as one worker with the same global batch sha
 samples that it needs are divided by the speed that is predicted for each of them. So are those of
 replicas on several workers that synchronise now and then: they learn as so many workers do. Every
 other strategy trains for itself, on the virtual clock, by the calibrated times. Runs that miss the
-target are censored times: `manyhands.reports.comparison.reaching` says how they count.
+target are censored times: `manyhands.reports.comparison.verdicts.reaching` says how they count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.lab.planning.timing import asked_of
 from manyhands.reports.comparison.measure import measure
-from manyhands.reports.comparison.reaching import PENALTY, Attempt, penalised, typical
+from manyhands.reports.comparison.verdicts.reaching import (
+    PENALTY,
+    TargetAttempt,
+    penalised,
+    typical,
+)
 from manyhands.strategies import placement_of
 from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.simulate import Asked
@@ -152,7 +157,7 @@ class Learning:
         if steps:
             for one in alike:
                 runs[one.candidate] = {
-                    seed: _Run(Attempt(samples / one.speed.rate, reached), samples)
+                    seed: _Run(TargetAttempt(samples / one.speed.rate, reached), samples)
                     for seed, (samples, reached) in steps.items()
                 }
         reached = _ranked({one.candidate: one.speed for one in timed}, runs)
@@ -167,7 +172,7 @@ class Learning:
         seconds, samples = found
         if copies or seconds is None:
             seconds = samples / one.speed.rate
-        return _Run(Attempt(seconds, reached=found[0] is not None), samples)
+        return _Run(TargetAttempt(seconds, reached=found[0] is not None), samples)
 
     def _said(
         self,
@@ -255,7 +260,7 @@ def is_like_one(candidate: Candidate) -> bool:
 class _Run:
     """A run with one seed."""
 
-    attempt: Attempt
+    attempt: TargetAttempt
     samples: float
     """Until the target, or in all."""
 

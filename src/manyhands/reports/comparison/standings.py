@@ -14,9 +14,9 @@ from typing import Final, Literal
 
 from manyhands.reports.comparison.columns import Column, Yardstick, columns
 from manyhands.reports.comparison.measure import read_target
-from manyhands.reports.comparison.reaching import Attempt
 from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.comparison.statistics import Middle, middle
+from manyhands.reports.comparison.verdicts.reaching import TargetAttempt
 from manyhands.reports.figures.trace_figures import lower_is_better
 from manyhands.reports.formatting import duration
 
@@ -47,12 +47,12 @@ class Standing:
         return len(self.runs) + len(self.failures)
 
     @property
-    def attempts(self) -> dict[int, Attempt]:
+    def attempts(self) -> dict[int, TargetAttempt]:
         """Every run's attempt at the target, by repeat; one that failed has missed it."""
-        found = {run.repeat: Attempt(run.seconds, reached=False) for run in self.failures}
+        found = {run.repeat: TargetAttempt(run.seconds, reached=False) for run in self.failures}
         for run in self.runs:
             reached = run.time_to_target is not None
-            found[run.repeat] = Attempt(run.time_to_target or run.seconds, reached=reached)
+            found[run.repeat] = TargetAttempt(run.time_to_target or run.seconds, reached=reached)
         return found
 
     @property

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from manyhands.reports.comparison.columns import Column, metric_value
-from manyhands.reports.comparison.contests import Contest, Question, contests
-from manyhands.reports.comparison.reaching import share_reached
-from manyhands.reports.comparison.recommendation import recommend
 from manyhands.reports.comparison.results import PARTS, Comparison, RunResult, VerdictRecord
 from manyhands.reports.comparison.standings import (
     ALONE,
@@ -24,6 +21,9 @@ from manyhands.reports.comparison.standings import (
     fields,
 )
 from manyhands.reports.comparison.statistics import middle, ratio
+from manyhands.reports.comparison.verdicts.contests import Contest, Question, contests
+from manyhands.reports.comparison.verdicts.reaching import share_reached
+from manyhands.reports.comparison.verdicts.recommendation import recommend
 from manyhands.reports.formatting import count, duration, listed, percent, plural
 
 DOING: Final = {

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
-from manyhands.reports.comparison.contests import Contest, Question
 from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.comparison.standings import Field, Kind, fields, ordered
 from manyhands.reports.comparison.sweeps import sweeps
 from manyhands.reports.comparison.verdict import Verdict, judge
+from manyhands.reports.comparison.verdicts.contests import Contest, Question
 from manyhands.reports.formatting import count, listed, plural, size
 from manyhands.reports.page.charts import Chart, charts
 from manyhands.reports.page.markup import Markup, element, in_script, joined

@@ -7,10 +7,10 @@ in `data-value`, as it was computed, for programs that read the page.
 from collections.abc import Mapping
 
 from manyhands.reports.comparison.columns import SECTIONS, Column
-from manyhands.reports.comparison.contests import Contest
 from manyhands.reports.comparison.standings import Field, Standing
 from manyhands.reports.comparison.statistics import Difference, Middle
 from manyhands.reports.comparison.verdict import Verdict
+from manyhands.reports.comparison.verdicts.contests import Contest
 from manyhands.reports.formatting import plural
 from manyhands.reports.page.markup import Markup, element, joined
 from manyhands.reports.page.palette import Look

@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from manyhands.reports.comparison.columns import Column
-from manyhands.reports.comparison.contests import Contest
 from manyhands.reports.comparison.results import Comparison
 from manyhands.reports.comparison.standings import Field, Standing, fields, ordered
 from manyhands.reports.comparison.sweeps import BestValue, Sweep, SweepPoint, answers, best, sweeps
 from manyhands.reports.comparison.verdict import judge
+from manyhands.reports.comparison.verdicts.contests import Contest
 from manyhands.reports.figures.trace_figures import lower_is_better
 from manyhands.reports.formatting import plural
 

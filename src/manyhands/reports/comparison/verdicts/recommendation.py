@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from manyhands.reports.comparison.columns import metric_value
-from manyhands.reports.comparison.contests import Contest, Question
 from manyhands.reports.comparison.standings import ALONE, Field, Standing
+from manyhands.reports.comparison.verdicts.contests import Contest, Question
 from manyhands.reports.formatting import listed, plural
 
 _MOST = 3

@@ -25,7 +25,7 @@ _Name = TypeVar("_Name")
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TargetAttempt:
     """A run that should reach a target."""
 
     seconds: float
@@ -34,13 +34,13 @@ class Attempt:
 
 
 def penalised(
-    attempts: Mapping[_Name, Mapping[int, Attempt]],
+    attempts: Mapping[_Name, Mapping[int, TargetAttempt]],
 ) -> dict[_Name, dict[int, float]]:
     """The times by strategy and repeat, those of missed targets `PENALTY` times the horizon.
 
     Empty if no run reached the target: nothing can be ranked by it then.
 
-    >>> reached, missed = Attempt(10.0, True), Attempt(20.0, False)
+    >>> reached, missed = TargetAttempt(10.0, True), TargetAttempt(20.0, False)
     >>> penalised({"a": {0: reached, 1: missed}, "b": {0: reached}})
     {'a': {0: 10.0, 1: 200.0}, 'b': {0: 10.0}}
     """

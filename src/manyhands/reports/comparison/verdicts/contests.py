@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from manyhands.reports.comparison.columns import Column
-from manyhands.reports.comparison.reaching import penalised, typical
 from manyhands.reports.comparison.standings import Field, Standing
 from manyhands.reports.comparison.statistics import Difference, Repeats, gap, middle, ratio
+from manyhands.reports.comparison.verdicts.reaching import penalised, typical
 
 Question = Literal["target", "speed", "end", "budget"]
 
