@@ -261,10 +261,9 @@ class _Runs:
     def since(
         self, strategy: str, workers: int, steps: int, equal: float, noise: Mapping[str, float]
     ) -> int:
-        """The first step after which one worker and several differ, by bisection."""
-        equal_after, differ_after = 0, steps
+        """The first step after which one worker and several differ: most often 1, else bisected."""
+        equal_after, differ_after, step = 0, steps, 1
         while differ_after - equal_after > 1:
-            step = (equal_after + differ_after) // 2
             self.note(f"step {step}")
             one = self.made("single()", 1, step, f"one-{step}").state_dict()
             several = self.made(strategy, workers, step, f"several-{step}").state_dict()
@@ -272,4 +271,5 @@ class _Runs:
                 differ_after = step
             else:
                 equal_after = step
+            step = (equal_after + differ_after) // 2
         return differ_after

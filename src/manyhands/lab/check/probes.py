@@ -183,7 +183,8 @@ def _apart(job: Job, model: nn.Module, batch: Any, parts: list[Any]) -> float:
     whole, _ = _weighed(job, model, batch)
     means, weights = zip(*(_weighed(job, model, part) for part in parts), strict=True)
     total = sum(mean * weight for mean, weight in zip(means, weights, strict=True))
-    return abs(total / max(sum(weights), 1e-300) - whole) / max(1e-12, abs(whole))
+    mean = float(total / max(sum(weights), 1e-300))
+    return abs(mean - whole) / max(1e-12, abs(whole))
 
 
 def _draws(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
