@@ -55,6 +55,7 @@ Results:
     PieceTime       what a piece of the model takes, in a calibration
     CalibratedHost  a host of it, with its links (CalibratedLink, CalibratedSum)
     Plan            what plan returns: a ranking (PlannedStrategy, TimeToTarget, LeftOut, Rule)
+    Assumption      a value that a plan or a simulation took, because nothing gave or measured it
     Searched        what search returns: all trials, and the best (Trial, TrialResult)
     reports         the figures of runs and comparisons
     trace           what every process of a run recorded
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
         trace,
         virtual,
     )
+    from manyhands.assumptions import Assumption
     from manyhands.cluster import Cluster, Host, Link, Site
     from manyhands.costs import PieceTime
     from manyhands.data.sized import SizedData
@@ -140,6 +142,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Assumption",
     "Batch",
     "BatchSizes",
     "CalibratedHost",
@@ -220,6 +223,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Assumption": "manyhands.assumptions",
     "Batch": "manyhands.live.worker.lockstep.dealing",
     "BatchSizes": "manyhands.sampling.batches",
     "Checkpoint": "manyhands.files.checkpoints",

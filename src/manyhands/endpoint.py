@@ -300,6 +300,9 @@ class LockstepReplica(Replica, Protocol):
     async def compute(self, batch: LeasedBatch, share: float) -> None:
         """Compute for a share of the time that the batch takes."""
 
+    async def code(self, seconds: float) -> None:
+        """Encode or decode for so long."""
+
     def differentiate(self, batch: LeasedBatch) -> None:
         """Compute the loss and the gradient of a batch, which takes no time by itself."""
 

@@ -13,6 +13,7 @@ from virtual_jobs import a_job as a_regression
 import manyhands as mh
 from manyhands.codecs import Codec
 from manyhands.costs import CodingCost, push_step_seconds
+from manyhands.costs.coding_speed import measured_speed
 from manyhands.protocols import ALL
 from manyhands.reports import breakdown, traffic
 from manyhands.reports.figures.residuals import residuals
@@ -148,13 +149,13 @@ def test_encoding_takes_the_time_of_the_formula(tmp_path) -> None:
     size, speed, bandwidth, latency = 4 * 5000, 1e6, 1e5, 0.01
     given = {"times": "constant(0.1)", "bandwidth": bandwidth, "latency": latency, "workers": 1}
 
-    def seconds(text: str, name: str, coding: float | None) -> float:
+    def seconds(text: str, name: str, coding: float | str) -> float:
         run = mh.simulate(
             job, text, output=tmp_path / name, coding=coding, placing="apart", **given
         )
         return run.seconds / 20
 
-    free = seconds("asynchronous(codec=half())", "free", None)
+    free = seconds("asynchronous(codec=half())", "free", "free")
     timed = seconds("asynchronous(codec=half())", "timed", speed)
     plain = seconds("asynchronous()", "plain", speed)
     # A push and its answer are each encoded and decoded once; the first answer is whole.
@@ -170,7 +171,7 @@ def test_encoding_is_a_part_of_the_time_and_the_summary_says_if_it_is_free(tmp_p
     timed = mh.simulate(**given, coding="20kB/s", output=tmp_path / "timed")
     assert breakdown(timed.trace).overall.coding > 0.005
     assert "encoding and decoding took" in timed.summary()
-    free = mh.simulate(**given, output=tmp_path / "free")
+    free = mh.simulate(**given, coding="free", output=tmp_path / "free")
     assert breakdown(free.trace).overall.coding == 0
     assert "encoding is free here; --coding gives it a speed" in free.summary()
     plain = mh.simulate(a_regression(), "ssp(staleness=2)", workers=3, output=tmp_path / "plain")
@@ -198,3 +199,52 @@ def test_diloco_with_chunks_sends_thousands_of_times_fewer_bytes() -> None:
     assert dense.received >= 146 * coded.received
     ring = 2 * (workers - 1) / workers * size  # what a worker sends in an allreduce of float32
     assert ring >= 4400 * coded.sent
+
+
+def test_codecs_take_their_measured_time_unless_a_speed_is_given(tmp_path) -> None:
+    """A push is encoded and decoded once, and so is its answer, each at the speed of its codec."""
+    job = a_regression(model=lambda: torch.nn.Linear(4, 100_000), epochs=1, global_batch=10)
+    job = replace(job, loss=lambda outputs, _: outputs.square().mean(), validation=None)
+    size = 4 * 5 * 100_000
+
+    def seconds(text: str, **given) -> float:
+        times = {"times": "constant(0.001)", "bandwidth": 1e12, "latency": 0.0, "workers": 1}
+        output = tmp_path / f"{text}{len(given)}"
+        run = mh.simulate(job, text, output=output, time_only=True, **times, **given)
+        return run.seconds / 20
+
+    for codec, answers in (("topk()", "int8()"), ("int8()", "exact()")):
+        text = f"asynchronous(codec={codec}, answer_codec={answers})"
+        pushes, back = (measured_speed(mh.codecs.CATALOG.read(one)) for one in (codec, answers))
+        hand = sum(size / one for one in (pushes.encode, pushes.decode, back.encode, back.decode))
+        assert seconds(text) - seconds(text, coding="free") == pytest.approx(hand, rel=0.06)
+
+
+def test_codecs_of_an_outer_strategy_take_time_when_replicas_synchronise(tmp_path) -> None:
+    job = a_regression(model=lambda: torch.nn.Linear(4, 100_000), epochs=1, global_batch=10)
+    job = replace(job, loss=lambda outputs, _: outputs.square().mean(), validation=None)
+    text = "hybrid(data=2, shard=2, outer=diloco(every=1, codec=int4()))"
+
+    def seconds(**given) -> float:
+        where = {"times": "constant(0.001)", "workers": 4, "cluster": "4 workers, 1gbit"}
+        output = tmp_path / str(len(given))
+        return mh.simulate(job, text, output=output, time_only=True, **where, **given).seconds / 20
+
+    # A replica's half of the parameters: encoded once, and decoded from both replicas.
+    half, speed = 4 * 5 * 100_000 / 2, measured_speed(mh.codecs.int4())
+    hand = half / speed.encode + 2 * half / speed.decode
+    assert seconds() - seconds(coding="free") == pytest.approx(hand, rel=0.02)
+
+
+def test_the_summary_says_what_was_assumed_and_how_to_give_it(tmp_path) -> None:
+    job, text = a_regression(), "ssp(staleness=2, codec=half())"
+    told = mh.simulate(job, text, workers=3, output=tmp_path / "assumed").summary()
+    row = " ".join(told.partition("  assumed ")[2].partition("  settings ")[0].split())
+    assert row.startswith("times lognormal(mean=0.1, cv=0.3) (--times), coding half() 2.06 GB/s")
+    for option in ("--coding", "--service"):
+        assert option in row
+    given = {"times": "constant(0.1)", "coding": "1GB/s", "service": "1ms", "bandwidth": "1gbit"}
+    told = mh.simulate(
+        job, text, workers=3, output=tmp_path / "given", latency="0.2ms", **given
+    ).summary()
+    assert "assumed" not in told.partition("folder")[0]

@@ -20,7 +20,7 @@ from manyhands.lab.calibration.assumed import assume
 from manyhands.lab.calibration.several_hosts import measure_hosts, places
 from manyhands.lab.doctor.calibrated_hosts import compared, mbits
 from manyhands.lab.planning import plan as make_plan
-from manyhands.lab.planning.page import write_page
+from manyhands.lab.planning.page import RANGE_WORDS, limit_words, tried_words, write_page
 from manyhands.pacing import Pace
 from manyhands.verbs.progress import shown
 
@@ -74,6 +74,7 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
                 strategies=options["strategy"],
                 workers=options["workers"],
                 slow=slow,
+                coding=options["coding"],
                 target=options["target"],
                 budget=options["budget"],
                 price=options["price"],
@@ -124,6 +125,8 @@ def _result(found: Plan) -> dict[str, Any]:
         "ranking": [asdict(one) for one in found.ranking],
         "left_out": [asdict(one) for one in found.left_out],
         "notes": list(found.notes),
+        "assumptions": [asdict(one) for one in found.assumptions],
+        "cautions": list(found.cautions),
         "rules": [asdict(one) for one in found.rules],
         "seconds": found.seconds,
     }
@@ -187,7 +190,8 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
         table.add_column(column, justify="right")
     table.add_column("limited by")
     for one in found.ranking:
-        table.add_row(one.strategy, str(one.workers), *_figures(one, timed, priced), one.limit)
+        figures = _figures(one, timed, priced)
+        table.add_row(one.strategy, str(one.workers), *figures, limit_words(one))
     _console().print(table)
     for note in found.notes:
         typer.echo(note)
@@ -200,6 +204,8 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     for rule in found.rules:
         typer.echo(f"  {rule.holds}: {rule.text}. {rule.figures}.")
     typer.echo(f"\n{found.verdict}")
+    for caution in found.cautions:
+        typer.echo(f"caution: {caution}")
     if command:
         typer.echo(f"    {command}")
     cluster = options["cluster"] or found.cluster
@@ -212,15 +218,19 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
             "samples: add --target."
         )
     typer.echo(words)
+    if found.assumptions:
+        typer.echo(f"Assumed: {'; '.join(one.words for one in found.assumptions)}.")
+        typer.echo(tried_words(found.assumptions))
+    typer.echo(RANGE_WORDS)
 
 
 def _figures(one: PlannedStrategy, timed: bool, priced: bool) -> list[str]:
-    speeds = [f"{value:,.0f}" for value in (one.rate, one.low, one.high)]
+    speeds = [f"{value:,.0f}" for value in (one.rate, one.least, one.most)]
     price = ["" if one.price is None else f"{one.price:.3g}"] if priced else []
     if not timed:
         return [*speeds, *price]
     time = one.to_target
-    each = (None, None, None) if time is None else (time.seconds, time.low, time.high)
+    each = (None, None, None) if time is None else (time.seconds, one.least, one.most)
     shown = ["" if value is None else f"{value:,.3g}" for value in each]
     return [*shown, "" if time is None else time.share, speeds[0], *price]
 

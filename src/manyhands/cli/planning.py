@@ -10,6 +10,7 @@ import typer
 
 from manyhands.cli.options import (
     Arguments,
+    Coding,
     HostList,
     JobName,
     KeyFile,
@@ -129,6 +130,7 @@ def plan(
     global_batch: Annotated[
         int | None, typer.Option(min=1, help="Samples of a global batch, in place of the job's.")
     ] = None,
+    coding: Coding = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -162,6 +164,7 @@ def plan(
         "assume": assume,
         "seconds": seconds,
         "global_batch": global_batch,
+        "coding": coding,
         "target": target,
         "budget": budget,
         "price": price,

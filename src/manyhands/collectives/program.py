@@ -80,6 +80,8 @@ class StepProgram:
     never."""
     outer: tuple[BeginCollective, ...] = ()
     """By worker, the collective by which they do."""
+    coding: tuple[float, float] = (0.0, 0.0)
+    """Seconds that each worker encodes before it, and decodes after it."""
 
     def is_due(self, steps: int, alone: int) -> bool:
         """Whether replicas synchronise after so many steps, `alone` of them since the last time."""

@@ -14,6 +14,7 @@ from manyhands.costs.allreduce import (
     sharded_servers,
     tree,
 )
+from manyhands.costs.coding_speed import CodingSpeed, CodingSpeeds
 from manyhands.costs.collectives import Collective, allreduce_bytes, sent_per_worker
 from manyhands.costs.compression import (
     CodingCost,
@@ -33,6 +34,8 @@ __all__ = [
     "PLAIN",
     "AllreduceCost",
     "CodingCost",
+    "CodingSpeed",
+    "CodingSpeeds",
     "Collective",
     "ComputeConditions",
     "FastestRange",

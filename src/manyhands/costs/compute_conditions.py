@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from manyhands.costs.coding_speed import CodingSpeeds
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class ComputeConditions:
     """Whether devices have streams, so that FSDP2 communicates beside computation."""
     pieces: tuple[PieceTime, ...] = ()
     """The pieces of the model in order, as they were measured; none if they were not."""
+    coding: CodingSpeeds | None = None
+    """How fast codecs encode and decode; None takes no time."""
 
 
 PLAIN: Final = ComputeConditions()

@@ -214,8 +214,9 @@ def compare(
         cores: cores of each host. Default: one for every worker on it.
         hosts: number of virtual hosts that the workers are divided among, in blocks of ranks, the
             same for all strategies. Default: one per worker.
-        coding: bytes of vectors per second at which codecs encode and decode, or "2GB/s".
-            Default: they take no time.
+        coding: bytes of vectors per second at which codecs encode and decode, or "2GB/s"; "free"
+            for no time. Default: the speed of each as it was measured on one core of an Intel Xeon
+            at 2.5 GHz.
         time_only: compute no gradients, parameters and metrics in virtual runs: what is compared is
             time alone.
         processes: number of virtual runs that are made at the same time, each in a process of its

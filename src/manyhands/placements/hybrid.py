@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.collectives import Instruction
-    from manyhands.costs import ComputeConditions, LayerSize, TensorSize
+    from manyhands.costs import CodingSpeeds, ComputeConditions, LayerSize, TensorSize
     from manyhands.job import Job
     from manyhands.placements.bound import Bound
     from manyhands.placements.model.tensor_plan import TensorPlan
@@ -314,10 +314,7 @@ class Hybrid(Placement):
         self.check(workers)
         if self.outer is not None:
             self._check_forecastable()
-            size = workers // self.data
-            roles = {layer.name: layer.role for layer in layers}
-            parts = [part_of(one, roles, self.tensor, 0) for one in parameters if one.trained]
-            trained = sum(one.padded(self.shard) // self.shard for one in parts)
+            size, trained = workers // self.data, self._trained(parameters, layers)
             copy = self._copy.forecast(parameters, size, layers)
             return with_synchronisations(copy, check_outer(self.outer), self.data, size, trained)
         if self.tensor > 1:
@@ -360,6 +357,12 @@ class Hybrid(Placement):
         if self.shard == 1:
             step = [one for one in step if one.workers != 1]
         return Forecast(start=(), step=(*split, *step), memory=sharded.memory)
+
+    def _trained(self, parameters: Sequence[TensorSize], layers: Sequence[LayerSize]) -> int:
+        """Bytes of trained parameters on the first worker of a replica."""
+        roles = {layer.name: layer.role for layer in layers}
+        parts = [part_of(one, roles, self.tensor, 0) for one in parameters if one.trained]
+        return sum(one.padded(self.shard) // self.shard for one in parts)
 
     def forecast_job(self, job: Job, workers: int) -> Forecast:
         """As `forecast`, with split layers and their sizes found on the meta device."""
@@ -423,6 +426,17 @@ class Hybrid(Placement):
                 for rank in range(workers)
                 for one in whole.outer
             ),
+            coding=self._coding_seconds(self._trained(parameters, layers), conditions.coding),
+        )
+
+    def _coding_seconds(self, trained: int, speeds: CodingSpeeds | None) -> tuple[float, float]:
+        """Seconds of encoding before a synchronisation, and of decoding all replicas' after it."""
+        codec = check_outer(self.outer).codec if self.outer is not None else None
+        if codec is None or speeds is None or self.data == 1:
+            return 0.0, 0.0
+        return (
+            speeds.encode_seconds(codec, trained),
+            self.data * speeds.decode_seconds(codec, trained),
         )
 
     def _steps(

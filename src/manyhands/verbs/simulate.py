@@ -8,12 +8,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyhands import assumptions
 from manyhands.cluster import Cluster, Link
+<<<<<<< HEAD
 from manyhands.cluster.servers import servers_words
+=======
+from manyhands.codecs import Codec
+from manyhands.costs import CodingSpeeds
+from manyhands.costs.coding_speed import FREE, MACHINE
+>>>>>>> f3f5641 (Codecs take their measured time by default; plans and simulations say what they assume, and a plan tries it at half and at twice)
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
+from manyhands.notation import Value
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
-from manyhands.reports.figures.breakdown import FREE
 from manyhands.script import loading as script
 from manyhands.script.origin import Overrides, override
 from manyhands.strategies import strategy as read_strategy
@@ -33,7 +40,6 @@ from manyhands.virtual.simulator.ports import LIKE_TCP
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from manyhands.codecs import Codec
     from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every
     from manyhands.job import Job
@@ -42,7 +48,8 @@ if TYPE_CHECKING:
 
 _WORKERS = 4
 """Without a cluster."""
-_TIMES = "lognormal(0.1, cv=0.3)"
+TIMES = "lognormal(0.1, cv=0.3)"
+"""Seconds of a batch that are assumed where none are given: no machine was asked for them."""
 LATENCY = 1e-4
 _STRATEGY = "asynchronous()"
 _PLACINGS = ("apart", "colocated")
@@ -75,7 +82,7 @@ class Asked:
     cluster: str | Cluster | None = None
     service: str | float | None = None
     handover: str | float | None = None
-    coding: str | float | None = None
+    coding: str | float | CodingSpeeds | None = None
     detection: str | float | None = None
     faults: str | Faults | None = None
     time_only: bool | None = None
@@ -148,8 +155,9 @@ def simulate(
         service: seconds of a core that a server takes for an update, or "1ms". Default: 0.
         handover: seconds that a message within one host takes beside its copying, or "50us".
             Default: 0.
-        coding: bytes of vectors per second at which codecs encode and decode, or "2GB/s".
-            Default: they take no time.
+        coding: bytes of vectors per second at which codecs encode and decode, or "2GB/s"; "free"
+            for no time. Default: the speed of each as it was measured on one core of an Intel Xeon
+            at 2.5 GHz.
         detection: seconds until the samples of a dead worker are given to another. Default: 5.
         faults: what goes wrong: "crash worker 3 at 2.5 s; stop worker 1 from 4 s to 6 s", or
             "random(every=15, seed=3)"; all forms are in `docs/faults.md`.
@@ -369,7 +377,7 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     for pace in paces:
         pace.check(workers)
     conditions = Conditions(
-        times=read_times(asked.times or _TIMES),
+        times=read_times(asked.times or TIMES),
         slow=paces,
         stretch=asked.stretch or 1.0,
         sharing=LIKE_TCP,
@@ -378,8 +386,9 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         conditions = replace(conditions, service=read_seconds(asked.service))
     if asked.handover is not None:
         conditions = replace(conditions, handover=read_seconds(asked.handover))
-    if asked.coding is not None:
-        conditions = replace(conditions, coding=read_bandwidth(asked.coding))
+    speeds = CodingSpeeds.read(asked.coding)
+    if not speeds.are_free:
+        conditions = replace(conditions, coding=speeds)
     if asked.detection is not None:
         conditions = replace(conditions, detection=read_seconds(asked.detection))
     places = _places(asked, protocol, workers, servers)
@@ -394,13 +403,14 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
         "handover": f"{conditions.handover:g} s" if conditions.handover else None,
-        "coding": _coding_words(protocol, workers, conditions.coding),
+        "coding": _coding_words(protocol, workers, speeds),
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
         "time_only": f"no numbers{unchecked}" if asked.time_only else None,
     }
     resumed = None if asked.resume is None else find_checkpoint(asked.resume, None, job)
     settings = (
         *_settings(values, asked, source),
+        *_assumed(values, asked, places, servers),
         *(
             Setting(one.name, one.value, source)
             for one in resume_settings(resumed, job, protocol, workers)
@@ -434,14 +444,27 @@ def _codecs(protocol: StrategyProtocol, workers: int) -> list[Codec]:
     """The codecs of a protocol, each once."""
     codings = (protocol.coding_of(one, workers) for one in range(protocol.count_servers(workers)))
     found = [codec for one in codings if one is not None for codec in (one.pushes, one.answers)]
-    return list(dict.fromkeys(codec for codec in found if codec is not None))
+    return list(dict.fromkeys([*filter(None, found), *codecs_within(protocol)]))
 
 
-def _coding_words(protocol: StrategyProtocol, workers: int, speed: float | None) -> str | None:
+def codecs_within(value: object) -> Iterator[Codec]:
+    """The codecs that are fields of a strategy, or of a strategy within it."""
+    if isinstance(value, Codec):
+        yield value
+    elif isinstance(value, Value):
+        for field in fields(value):
+            yield from codecs_within(getattr(value, field.name))
+
+
+def _coding_words(protocol: StrategyProtocol, workers: int, speeds: CodingSpeeds) -> str | None:
     """The speed of codecs, if there are any."""
-    if not _codecs(protocol, workers):
+    codecs = _codecs(protocol, workers)
+    if not codecs:
         return None
-    return FREE if speed is None else f"{speed / 1e9:g} GB/s"
+    if speeds.given is not None:
+        return FREE if speeds.are_free else f"{speeds.given / 1e9:g} GB/s"
+    found = "; ".join(f"{codec} {speeds.of(codec)}" for codec in codecs)
+    return f"{found}, as on {MACHINE}"
 
 
 def _bounds(protocol: StrategyProtocol, workers: int) -> str:
@@ -513,7 +536,37 @@ def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Itera
     for name, value in values.items():
         if value:
             told = getattr(asked, name, None) is not None
-            yield Setting(name, value, source if told else "default")
+            yield Setting(name, value, source if told else _by_default(name, asked))
+
+
+_ASSUMED = frozenset(("times", "coding", "bandwidth", "latency"))
+"""Settings that say what machines can do: without a source they are assumed."""
+
+
+def _by_default(name: str, asked: Asked) -> str:
+    """Where a setting comes from that was not asked for by its name."""
+    by_cluster = asked.cluster is not None and name in ("bandwidth", "latency")
+    return assumptions.SOURCE if name in _ASSUMED and not by_cluster else "default"
+
+
+def _assumed(
+    values: Mapping[str, str | None], asked: Asked, places: ProcessHosts, servers: int
+) -> Iterator[Setting]:
+    """What is assumed although it is no setting of its own: what takes no time, and the network."""
+    if servers and asked.service is None and not values["service"]:
+        yield Setting("service", "0 s for an update", assumptions.SOURCE)
+    if asked.cluster is None and asked.bandwidth is None:
+        if len(places.workers) > 1:
+            words = "one host, 2 GB/s between processes"
+            yield Setting("bandwidth", words, assumptions.SOURCE)
+    elif asked.cluster is not None and assumes_latency(places.cluster):
+        yield Setting("latency", f"{LATENCY * 1e3:g} ms", assumptions.SOURCE)
+
+
+def assumes_latency(cluster: Cluster) -> bool:
+    """Whether the text of a cluster leaves out the latency of a link, which is then a default."""
+    links = [cluster.link, *(one for site in cluster.sites for one in (site.link, site.uplink))]
+    return bool(cluster.text) and any(one is not None and one.latency == LATENCY for one in links)
 
 
 def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:

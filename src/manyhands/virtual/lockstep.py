@@ -144,7 +144,7 @@ class PlacedWorld(LockstepWorld):
         shared_model: SharedModel | None = None,
     ) -> None:
         overlaps = any(host.devices for host in places.cluster.hosts)
-        self._computing = ComputeConditions(overlaps=overlaps, pieces=conditions.pieces)
+        self._computing = ComputeConditions(overlaps, conditions.pieces, conditions.coding)
         super().__init__(job, protocol, places, conditions, kernel, logs, shared_model)
         workers, placed = len(places.workers), cast("PlacedProtocol", protocol)
         key = ("memory", str(protocol), workers)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from manyhands.costs import CodingSpeeds
     from manyhands.parameters import Holder
     from manyhands.protocols import Action, ServerState, StrategyProtocol, Terms
     from manyhands.protocols.compression.shard import CodedShard
@@ -107,8 +108,8 @@ class Server:
         """A copy of the current parameters, for answers in flight."""
         self.coded: CodedShard | None = None
         """Decodes pushes and encodes answers, if there are codecs."""
-        self.coding: float | None = None
-        """Bytes per second at which vectors are encoded and decoded; None takes no time."""
+        self.coding: CodingSpeeds | None = None
+        """How fast vectors are encoded and decoded; None takes no time."""
         self._unsent: list[tuple[Parcel, Answer, torch.Tensor | None]] = []
         """Answers that are being encoded."""
         self._stored: PrivateLog | None = None
@@ -117,10 +118,10 @@ class Server:
         self._continues = False
         """Whether the run is continued from a checkpoint."""
 
-    def use_codecs(self, coded: CodedShard | None, speed: float | None) -> None:
-        """Decode pushes and encode answers, at so many bytes per second; None takes no time."""
+    def use_codecs(self, coded: CodedShard | None, speeds: CodingSpeeds | None) -> None:
+        """Decode pushes and encode answers, at these speeds; None takes no time."""
         self.coded = coded
-        self.coding = None if coded is None else speed
+        self.coding = None if coded is None else speeds
 
     def continue_with(self, state: ServerState) -> None:
         """Continue from a checkpoint, whose shard `holder` has."""
@@ -178,11 +179,16 @@ class Server:
             self._inbox.popleft()
             self._handle(parcel)
             if self.coding is not None and self.coded is not None:
-                seconds = self.coded.take_work() / self.coding
+                seconds = self._coding_seconds(self.coded, self.coding)
                 if seconds:
                     begun = await self._cores.compute(self.member, seconds)
                     self._log.span("encode", begun, self.state.version)
                 self._send_all()
+
+    def _coding_seconds(self, coded: CodedShard, speeds: CodingSpeeds) -> float:
+        """How long it takes to encode and decode what was since the last call."""
+        times = {"encode": speeds.encode_seconds, "decode": speeds.decode_seconds}
+        return sum(times[what](codec, nbytes) for what, codec, nbytes in coded.take_work())
 
     def crash(self) -> None:
         """Discard calls that were received and not handled yet."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 PASSES: Final = 3
 """Forward, and backward twice as much."""
+STEP: Final = 0.0004
+"""Seconds of a step with next to nothing to compute, loading and the optimizer's step included:
+`benchmarks/results/step_floor.json`, one core of an Intel Xeon at 2.5 GHz."""
 _UNITS: Final = {"G": 1e9, "T": 1e12, "P": 1e15}
 _FORM: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([gtp])flop(?:s|/s)", re.IGNORECASE)
 
@@ -23,8 +26,9 @@ _FORM: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([gtp])flop(?:s|/s)", re.IGNORECAS
 def assume(job: Job, speed: str | float) -> Calibration:
     """What batches take on devices of an assumed speed.
 
-    Operations of the forward pass are counted on shapes alone; a batch takes three times as many.
-    Loading, the optimizer's step, servers and codecs take no time.
+    Operations of the forward pass are counted on shapes alone; a batch takes three times as many,
+    and `STEP` beside. Servers and collectives take no time beside their messages; codecs take what
+    was measured of them on one core (`costs/coding_speed.py`).
 
     Args:
         job: the job.
@@ -39,7 +43,7 @@ def assume(job: Job, speed: str | float) -> Calibration:
     compute = tuple(
         ComputeTime(
             samples=samples,
-            seconds=PASSES * job_network_cost(job, samples).cost.work / rate,
+            seconds=STEP + PASSES * job_network_cost(job, samples).cost.work / rate,
             cv=0.0,
             data=0.0,
             steps=0,
@@ -52,6 +56,7 @@ def assume(job: Job, speed: str | float) -> Calibration:
         parameters=model_bytes(job),
         compute=compute,
         machine=Machine(cpu=""),
+        fixed=STEP,
         assumed=f"{rate / 1e12:g} TFLOP/s",
     )
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VERSION: Final = 1
+ALL_CODECS: Final = "*"
+"""Stands for every codec without a speed of its own."""
 _STEADY: Final = 0.005
 """A standard deviation / mean below this is taken for none."""
 _SLOWER: Final = 1.1
@@ -132,7 +134,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """The model's pieces in order, of which a pipeline makes stages, each with its seconds for a
     batch of the middle size; none if it cannot be split."""
     coding: dict[str, float] = msgspec.field(default_factory=dict)
-    """By codec, bytes of vectors per second at which it encodes and decodes here."""
+    """By codec, bytes of vectors per second at which it encodes and decodes here; under "*" those
+    of all other codecs, if they were given."""
     hosts: tuple[CalibratedHost, ...] = ()
     """The hosts, if several were measured; the other figures are of the first one."""
     links: tuple[CalibratedLink, ...] = ()
@@ -143,6 +146,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of the global batch of the run on several hosts."""
     step: float = 0.0
     """Seconds of a step of that run, under `allreduce()`."""
+    fixed: float = 0.0
+    """Seconds of each batch that do not become fewer if the work is divided; 0: not known."""
     machine: Machine = msgspec.field(default_factory=Machine)
     script: str = ""
     assumed: str = ""
@@ -234,6 +239,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return f"lognormal({seconds:.6g}, cv={cv:.3g})"
 
     @property
+    def deviation(self) -> float:
+        """Standard deviation / mean of the measured seconds of a batch: that of their mean."""
+        of_means = [one.cv / math.sqrt(one.steps) for one in self.compute if one.steps]
+        return max(of_means, default=0.0)
+
+    @property
     def service(self) -> float:
         """Seconds of an exchange in which the server is busy: all of them, if it is not known."""
         return self.exchange if self.served is None else min(self.served, self.exchange)
@@ -263,7 +274,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             codec: the codec of a strategy, or its text; None for none.
         """
-        return None if codec is None else self.coding.get(str(codec))
+        return None if codec is None else self.coding.get(str(codec), self.coding.get(ALL_CODECS))
 
     def write(self, path: Path | str) -> Path:
         """Store it as JSON; return the path.
@@ -294,7 +305,9 @@ def _line(points: Sequence[ComputeTime], samples: float) -> float:
     # Noise must not make a smaller batch take longer than a larger one.
     slope = max(slope, 0.0)
     found = low.whole + slope * (samples - low.samples)
-    return max(found, 0.25 * points[0].whole * samples / points[0].samples)
+    # Below the smallest size the line may end at nothing, or before it.
+    first = points[0]
+    return max(found, 0.25 * first.whole * min(1.0, samples / first.samples))
 
 
 def read_calibration(path: Path | str) -> Calibration:

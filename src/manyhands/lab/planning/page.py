@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from manyhands.lab.planning.timing import MODEL_ERROR
 from manyhands.reports.page.markup import Markup, element, joined
 from manyhands.reports.page.plain import write_plain_page
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from manyhands.assumptions import Assumption
     from manyhands.lab.planning.ranking import Plan, PlannedStrategy
 
 _STYLE: Final = """
@@ -20,6 +24,25 @@ _STYLE: Final = """
 .plan tr.best td:first-child { font-weight: 600; }
 .plan code { white-space: nowrap; }
 """
+
+
+RANGE_WORDS: Final = (
+    "From and to: nine of ten real runs are expected there, by the range over repeats and the "
+    f"error of earlier predictions ({100 * MODEL_ERROR:.1f} % of the speed, 65 runs)."
+)
+
+
+def limit_words(one: PlannedStrategy) -> str:
+    """What limits a strategy, and what was assumed of it."""
+    return f"{one.limit}; {', '.join(one.assumed)} assumed" if one.assumed else one.limit
+
+
+def tried_words(found: Sequence[Assumption]) -> str:
+    """Of which assumed values the best strategy does not depend."""
+    steady = [one.name for one in found if one.tried and not one.decides]
+    if not steady:
+        return "The ranking was not made again at other values."
+    return f"The best strategy is the same at half and at twice the {', the '.join(steady)}."
 
 
 def write_page(plan: Plan, path: Path | str, command: str = "") -> Path:
@@ -38,6 +61,11 @@ def write_page(plan: Plan, path: Path | str, command: str = "") -> Path:
 
 def _sections(plan: Plan) -> list[Markup]:
     found = [_ranking(plan)]
+    if plan.cautions:
+        found.append(_listed("Cautions", [joined(words) for words in plan.cautions]))
+    if plan.assumptions:
+        lines = [joined(one.words) for one in plan.assumptions]
+        found.append(_listed("Assumed", [*lines, joined(tried_words(plan.assumptions))]))
     if plan.notes:
         found.append(
             _listed("Without a time to the target", [joined(words) for words in plan.notes])
@@ -82,8 +110,8 @@ def _ranking(plan: Plan) -> Markup:
         element("table", element("thead", head), element("tbody", *rows), class_="plan"),
         element(
             "p",
-            "The bar is the mean, the line on it the range over repeats. Strategies in bold cannot "
-            "be told apart from the first.",
+            f"The bar is the mean, the line on it from and to. {RANGE_WORDS} Strategies in bold "
+            "cannot be told apart from the first: their ranges over repeats overlap.",
         ),
     )
 
@@ -93,9 +121,9 @@ def _ends(
 ) -> tuple[float | None, float | None, float | None]:
     """Mean, low and high of what the plan is ranked by."""
     if not by_time:
-        return one.rate, one.low, one.high
+        return one.rate, one.least, one.most
     time = one.to_target
-    return (None, None, None) if time is None else (time.seconds, time.low, time.high)
+    return (None, None, None) if time is None else (time.seconds, one.least, one.most)
 
 
 def _row(
@@ -119,7 +147,7 @@ def _row(
         *([element("td", runs, class_="figure")] if by_time else []),
         *([element("td", f"{one.rate:,.0f}", class_="figure")] if by_time else []),
         element("td", bar, class_="scale"),
-        element("td", one.limit),
+        element("td", limit_words(one)),
     ]
     if priced:
         cells.append(

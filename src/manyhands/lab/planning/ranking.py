@@ -7,8 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from manyhands.cluster import Cluster
 from manyhands.lab.calibration import Calibration, read_calibration
+from manyhands.lab.calibration.calibration import ALL_CODECS
 from manyhands.lab.calibration.measure_script import measure_here
 from manyhands.lab.planning.candidates import (
     Candidate,
@@ -16,16 +19,20 @@ from manyhands.lab.planning.candidates import (
     candidates,
     numbers_of_workers,
 )
+from manyhands.lab.planning.cautions import learning_cautions
 from manyhands.lab.planning.learning import Learning, TimedCandidate, TimeToTarget
 from manyhands.lab.planning.rules import Rule, Rules
-from manyhands.lab.planning.timing import for_payload, predict
+from manyhands.lab.planning.sensitivity import unmeasured_codecs, with_consequences
+from manyhands.lab.planning.timing import expected_range, for_payload, predict
 from manyhands.pacing import Pace
 from manyhands.script import loading as scripts
+from manyhands.units import bandwidth as read_bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from manyhands.assumptions import Assumption
     from manyhands.job import Job
 
 MARGIN: Final = 0.05
@@ -59,6 +66,13 @@ class PlannedStrategy:
     """How long until the target, if one was given and the strategy reached it in virtual runs."""
     price: float | None = None
     """Of the training until the target, or else of a million samples."""
+    least: float = 0.0
+    """Within `least` and `most` nine of ten real runs are expected: the range over repeats with the
+    measured error of predictions. Of what the plan is ranked by: samples per second, or seconds to
+    the target."""
+    most: float = 0.0
+    assumed: tuple[str, ...] = ()
+    """What its prediction takes from elsewhere: speeds of codecs that were not measured here."""
 
     def resembles(self, other: PlannedStrategy) -> bool:
         """Whether the predictions of two cannot be told apart.
@@ -100,6 +114,8 @@ class Plan:
     """What did not reach the target, or was not trained."""
     rules: tuple[Rule, ...] = ()
     """Rules of thumb, each confirmed or refuted for this job."""
+    assumptions: tuple[Assumption, ...] = ()
+    """Values that nothing gave or measured, and what is the best at half and at twice each."""
 
     @property
     def best(self) -> tuple[PlannedStrategy, ...]:
@@ -108,6 +124,14 @@ class Plan:
             return ()
         first = self.ranking[0]
         return tuple(one for one in self.ranking if one is first or one.resembles(first))
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What the ranking depends on, and what it does not know."""
+        said = [one.consequence for one in self.assumptions if one.decides]
+        if self.target is None and self.ranking:
+            said += learning_cautions(self.best)
+        return tuple(said)
 
     @property
     def verdict(self) -> str:
@@ -148,6 +172,7 @@ def plan(
     strategies: Sequence[str] | None = None,
     workers: Sequence[int] | None = None,
     slow: Sequence[str | Pace] = (),
+    coding: str | float | None = None,
     target: str | None = None,
     budget: float = BUDGET,
     price: float | None = None,
@@ -169,6 +194,8 @@ def plan(
         strategies: what to consider. Default: some twenty, with usual options.
         workers: numbers of workers. Default: all, half and a quarter of the cluster's.
         slow: workers that are slower than the others: `["3:4x"]`.
+        coding: bytes of vectors per second at which codecs encode and decode that the calibration
+            has not measured: "2GB/s". Default: as was measured of each on another machine.
         target: rank by the time until this is measured: "accuracy >= 0.97".
         budget: seconds that virtual runs with real gradients may take here.
         price: of a worker for an hour.
@@ -193,6 +220,8 @@ def plan(
     if calibration is None:
         calibration = measure_here(made, job, sys._getframe(1), tell=tell)
     known = calibration if isinstance(calibration, Calibration) else read_calibration(calibration)
+    if coding is not None:
+        known = structs.replace(known, coding={**known.coding, ALL_CODECS: read_bandwidth(coding)})
     where, name = _place_of(given, known)
     if given is None and not paces:
         paces = known.paces
@@ -215,7 +244,10 @@ def plan(
         reached, notes = learning.train(found)
     if given is None and known.step and made.batch_sizes.at(0) == known.batch:
         notes += _checked(found, known)
-    ranking = sorted((_planned(one, reached, price) for one in found), key=_place)
+    found_again = with_consequences(
+        found, reached, (made, where, known, paces), given=given, tell=tell
+    )
+    ranking = sorted((_planned(one, reached, price, known) for one in found), key=_place)
     tried = tuple(Rules(made, where, known, tell).all()) if rules else ()
     return Plan(
         tuple(ranking),
@@ -226,6 +258,7 @@ def plan(
         target=target,
         notes=tuple(notes),
         rules=tried,
+        assumptions=found_again,
     )
 
 
@@ -254,11 +287,19 @@ def _checked(found: Sequence[TimedCandidate], known: Calibration) -> list[str]:
 
 
 def _planned(
-    timed: TimedCandidate, reached: Mapping[Candidate, TimeToTarget], price: float | None
+    timed: TimedCandidate,
+    reached: Mapping[Candidate, TimeToTarget],
+    price: float | None,
+    known: Calibration,
 ) -> PlannedStrategy:
     one, speed = timed.candidate, timed.speed
     to_target = reached.get(one)
     seconds = _MILLION / speed.rate if to_target is None else to_target.seconds
+    predicted = (speed.rate, speed.low, speed.high)
+    if to_target is not None:
+        predicted = (to_target.seconds, to_target.low, to_target.high)
+    least, most = expected_range(*predicted, known.deviation)
+    unmeasured = unmeasured_codecs(one, known)
     return PlannedStrategy(
         str(one),
         one.workers,
@@ -268,6 +309,9 @@ def _planned(
         speed.limit,
         to_target,
         None if price is None else price * one.workers * seconds / 3600,
+        least,
+        most,
+        tuple(f"speed of {codec}" for codec in unmeasured),
     )
 
 

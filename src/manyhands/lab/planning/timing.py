@@ -13,7 +13,7 @@ from manyhands.cluster import Cluster, Link
 from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.reports.figures.speed import throughput
 from manyhands.strategies import placement_of, protocol_of
-from manyhands.verbs.simulate import Asked
+from manyhands.verbs.simulate import Asked, codecs_within
 from manyhands.verbs.simulate import plan as plan_run
 
 if TYPE_CHECKING:
@@ -34,10 +34,14 @@ REPEATS: Final = 3
 _INTERVALS: Final = 3
 _CLEAR: Final = 1.1
 """How much faster a strategy must be without something for that to limit it."""
-_APART: Final = 0.1
+LEAST_SPREAD: Final = 0.1
 """Least standard deviation / mean of the times of workers that run freely."""
 SHARDED: Final = frozenset(("fully_sharded", "hybrid", "zero"))
 """Strategies whose workers gather parameters."""
+MODEL_ERROR: Final = 0.067
+"""By how much of the speed nine of ten real runs differed at most from their predictions: 65 runs
+in 11 situations, `benchmarks/results/predictions.json` ("p90 error")."""
+_NINE_OF_TEN: Final = 1.645
 _FAST: Final = Link(bandwidth=1e13)
 
 
@@ -64,6 +68,7 @@ def predict(
     steps: int = STEPS,
     repeats: int = REPEATS,
     reasons: bool = True,
+    change: Callable[[Asked], Asked] = lambda asked: asked,
 ) -> PredictedSpeed:
     """Predict how fast a strategy trains a job on a cluster.
 
@@ -76,15 +81,15 @@ def predict(
         steps: global batches of each virtual run.
         repeats: virtual runs, which differ by the random numbers of their times.
         reasons: whether to find out what limits it, by a virtual run without each.
+        change: what is to be otherwise in each run.
     """
     batch = job.batch_sizes.at(0)
     # Of a strategy that synchronises every so many steps, some whole intervals.
     steps = max(steps, _INTERVALS * candidate.interval)
     if placement_of(candidate.strategy) is not None:
         steps = min(steps, LOCKSTEP_STEPS)
-    about = replace(
-        asked_of(job, candidate, cluster, calibration, slow), samples=steps * batch, time_only=True
-    )
+    asked = change(asked_of(job, candidate, cluster, calibration, slow))
+    about = replace(asked, samples=steps * batch, time_only=True)
     # Without random numbers all repeats are the same run.
     steady_times = str(about.times).startswith("constant")
     seeds = range(job.seed, job.seed + (1 if steady_times else repeats))
@@ -103,6 +108,27 @@ def predict(
     return PredictedSpeed(rate=rate, low=min(rates), high=max(rates), limit=limit)
 
 
+def expected_range(
+    value: float, low: float, high: float, deviation: float = 0.0
+) -> tuple[float, float]:
+    """Where nine of ten real runs are expected: the error of predictions and the spread together.
+
+    Errors that do not depend on each other add up as squares.
+
+    Args:
+        value: what is predicted.
+        low: the least of the repeats of its virtual runs.
+        high: their largest.
+        deviation: standard deviation / mean of the calibration's figures.
+
+    >>> expected_range(100.0, 100.0, 100.0)
+    (93.3, 106.7)
+    """
+    # Nine of ten of a normal distribution are within 1.645 standard deviations.
+    error = math.hypot(MODEL_ERROR, _NINE_OF_TEN * deviation) * value
+    return value - math.hypot(error, value - low), value + math.hypot(error, high - value)
+
+
 def seconds_of(
     job: Job, candidate: Candidate, cluster: Cluster, calibration: Calibration
 ) -> tuple[float, float]:
@@ -119,7 +145,8 @@ def seconds_of(
     elif workers > 1 and candidate.strategy.needs(workers).leases:
         overhead = _exchanging(candidate, calibration) * calibration.crowding(per_host)
     if candidate.divides_work:
-        return calibration.seconds(batch, per_host) / workers, overhead
+        fixed = calibration.fixed
+        return fixed + (calibration.seconds(batch, per_host) - fixed) / workers, overhead
     return calibration.seconds(batch / workers, per_host), overhead
 
 
@@ -153,7 +180,7 @@ def asked_of(
     needs = candidate.strategy.needs(workers)
     through_servers = needs.leases and workers > 1
     # Workers that do not wait for each other do not stay in step either, as they would here.
-    least = _APART if through_servers and not needs.lockstep else 0.0
+    least = LEAST_SPREAD if through_servers and not needs.lockstep else 0.0
     return Asked(
         strategy=candidate.strategy,
         workers=workers,
@@ -161,8 +188,15 @@ def asked_of(
         times=calibration.spread(seconds, job.batch_sizes.at(0) / workers, least),
         slow=tuple(pace for pace in paces if pace.worker is None or pace.worker < workers),
         service=calibration.service * calibration.crowding(per_host) if through_servers else None,
-        coding=calibration.coding_speed(getattr(candidate.strategy, "codec", None)),
+        coding=_coding_speed(candidate, calibration),
     )
+
+
+def _coding_speed(candidate: Candidate, calibration: Calibration) -> float | None:
+    """The measured speed of its codecs, the slowest; None if one of them was not measured."""
+    speeds = [calibration.coding_speed(one) for one in set(codecs_within(candidate.strategy))]
+    known = [one for one in speeds if one is not None]
+    return min(known) if known and len(known) == len(speeds) else None
 
 
 def _rate(job: Job, candidate: Candidate, pieces: tuple[PieceTime, ...], asked: Asked) -> float:
@@ -227,17 +261,15 @@ def _with_room(cluster: Cluster) -> Cluster:
 def _without_network(given: str | Cluster | None) -> Cluster:
     """The same hosts, with links that take next to no time."""
     cluster = Cluster.local() if given is None else Cluster.parse(given)
-    return _with_links(cluster, lambda _: _FAST)
+    return with_links(cluster, lambda _: _FAST)
 
 
 def for_payload(cluster: Cluster) -> Cluster:
     """The same hosts, with the bandwidth that TCP's headers leave of that of each link."""
-    return _with_links(
-        cluster, lambda link: replace(link, bandwidth=PAYLOAD_SHARE * link.bandwidth)
-    )
+    return with_links(cluster, lambda link: replace(link, bandwidth=PAYLOAD_SHARE * link.bandwidth))
 
 
-def _with_links(cluster: Cluster, change: Callable[[Link], Link]) -> Cluster:
+def with_links(cluster: Cluster, change: Callable[[Link], Link]) -> Cluster:
     """The same hosts with other links."""
 
     def changed(link: Link | None) -> Link | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from manyhands.codecs import CodecError
 from manyhands.endpoint import Push
@@ -13,6 +13,7 @@ from manyhands.sampling.permutation import mix
 if TYPE_CHECKING:
     import torch
 
+    from manyhands.codecs import Codec
     from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.parameters import Holder
     from manyhands.protocols.actions import Answer, Call
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 
 _SERVER = 5
 """Purpose for `mix`: the random rounding of a server."""
+
+
+class Work(NamedTuple):
+    """A vector that a server encoded or decoded."""
+
+    what: Literal["encode", "decode"]
+    codec: Codec
+    nbytes: int
+    """Of the vector."""
 
 
 class CodedShard:
@@ -69,12 +79,16 @@ class CodedShard:
         """A copy of the current parameters, if they were sent whole."""
         self.not_finite: NotFinite = ""
         """What the push that was received last has that is no finite number, as its frame says."""
-        self._worked = 0
+        self._worked: list[Work] = []
 
-    def take_work(self) -> int:
-        """Bytes of the vectors that were encoded or decoded since the last call."""
-        worked, self._worked = self._worked, 0
+    def take_work(self) -> list[Work]:
+        """The vectors that were encoded or decoded since the last call."""
+        worked, self._worked = self._worked, []
         return worked
+
+    def _note(self, what: Literal["encode", "decode"], codec: Codec | None) -> None:
+        if codec is not None:
+            self._worked.append(Work(what, codec, self._shard.nbytes))
 
     @property
     def room(self) -> int:
@@ -96,7 +110,7 @@ class CodedShard:
                 self.not_finite = frame.not_finite
                 return None
             case Form.CODED:
-                self._worked += self._shard.nbytes
+                self._note("decode", self._coding.pushes)
                 push = self._decoded(call, frame)
             case _:
                 push = frame.body
@@ -193,7 +207,7 @@ class CodedShard:
         self._begin_revision()
         known = self._encoded.get(id(base))
         if known is None:
-            self._worked += self._shard.nbytes
+            self._note("encode", self._coding.answers)
             known = self._encoded[id(base)] = (base, *self._encode(base, source))
         return known[1].clone(), known[2]
 

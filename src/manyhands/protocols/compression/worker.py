@@ -17,6 +17,7 @@ from manyhands.sampling.permutation import mix
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from manyhands.codecs import Codec
     from manyhands.endpoint import Endpoint, Said
     from manyhands.parameters import Shard
     from manyhands.protocols.compression.coding import Coding
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 class Effort(Protocol):
     """Lets encoding and decoding take time on a virtual clock, where they take none."""
 
-    def encode(self, nbytes: int) -> None:
+    def encode(self, codec: Codec, nbytes: int) -> None:
         """A vector of this size is being encoded; what is posted next is sent after that."""
 
     async def settle(self) -> None:
         """Wait until everything is encoded."""
 
-    async def decode(self, nbytes: int) -> None:
+    async def decode(self, codec: Codec, nbytes: int) -> None:
         """Decode a vector of this size."""
 
 
@@ -117,8 +118,9 @@ class CodedEndpoint:
                 begun = self.clock()
                 coded = self._decode(there, *expected)
                 self._note(begun)
-                if coded and self._effort is not None:
-                    await self._effort.decode(there.shard.nbytes)
+                answers = there.coding.answers
+                if coded and answers is not None and self._effort is not None:
+                    await self._effort.decode(answers, there.shard.nbytes)
                 there.spare.append(expected[0])
         return said
 
@@ -192,7 +194,7 @@ class CodedEndpoint:
                 there.sent = payload.clone()
             return frames.whole(shard, there.reference, payload, Form.WHOLE)
         if self._effort is not None:
-            self._effort.encode(shard.nbytes)
+            self._effort.encode(coding.pushes, shard.nbytes)
         payloads = []
         for index, flat in enumerate(shard.flat_by_dtype):
             vector, seed = flat.view(payload), mix(self._seed, number_of(to), there.pushes, index)

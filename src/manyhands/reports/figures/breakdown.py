@@ -29,8 +29,6 @@ CATEGORY: Final = {
     "evaluate": "evaluation",
 }
 """What a kind of span is shown as; `exchange` is a wait and communication, `start` is neither."""
-FREE: Final = "free"
-"""The setting `coding` of a virtual run whose codecs take no time."""
 _OUTSIDE_STEPS: Final = frozenset(("start", "evaluate"))
 
 _Seconds = dict[str, float]

@@ -3,7 +3,9 @@
 import textwrap
 from collections.abc import Iterable
 
-from manyhands.reports.figures.breakdown import FREE, breakdown, coding_seconds
+from manyhands.assumptions import SOURCE, Assumption, assumed_words, of_settings
+from manyhands.costs.coding_speed import FREE
+from manyhands.reports.figures.breakdown import breakdown, coding_seconds
 from manyhands.reports.figures.fault_times import fault_times, faults_in_words
 from manyhands.reports.figures.outcome import (
     division,
@@ -49,7 +51,8 @@ def summary(trace: Trace) -> str:
     has_faults = any(setting.name == "faults" for setting in settings(trace))
     for label, words in summary_rows(trace):
         # Explicit settings are shown completely; defaults may be shortened.
-        most = 6 if label == "settings" and has_faults else 3 if label in _LONG else 2
+        whole = label == "assumed" or (label == "settings" and has_faults)
+        most = 6 if whole else 3 if label in _LONG else 2
         lines += _row(label, words, most=most)
     return "\n".join(lines)
 
@@ -72,7 +75,8 @@ def summary_rows(trace: Trace) -> list[tuple[str, str]]:
         ("not applied", _not_applied(trace)),
         ("mishaps", _mishaps(trace)),
         *(_part(line) for line in division(trace)),
-        ("settings", _settings(s for s in settings(trace) if s.name != "slow")),
+        ("assumed", assumed_words(assumptions(trace))),
+        ("settings", _settings(s for s in settings(trace) if _is_shown(s))),
         ("parameters", parameters_digest(trace) or ""),
         # Only virtual runs can be repeated to the bit.
         ("digest", digest(trace) if trace.kind == "virtual" else ""),
@@ -283,6 +287,16 @@ def _settings(given: Iterable[Setting]) -> str:
     return "; ".join(
         f"{source}: {', '.join(by_source[source])}" for source in sorted(by_source, key=order)
     )
+
+
+def assumptions(trace: Trace) -> tuple[Assumption, ...]:
+    """What a virtual run assumed because nothing gave or measured it."""
+    return of_settings((s.name, s.value) for s in settings(trace) if s.source == SOURCE)
+
+
+def _is_shown(setting: Setting) -> bool:
+    """Whether a setting has no row of its own."""
+    return setting.name != "slow" and setting.source != SOURCE
 
 
 def _paced(given: Iterable[Setting]) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from manyhands.costs import PieceTime
+    from manyhands.costs import CodingSpeeds, PieceTime
     from manyhands.pacing import Pace
     from manyhands.virtual.conditions.compute_times import Times
 
@@ -37,8 +37,8 @@ class Conditions:
     """Additional seconds of a message within one host, until its receiver has it."""
     saving: float = 0.0
     """Seconds that storing the model takes, at the end of the run."""
-    coding: float | None = None
-    """Bytes of vectors per second at which codecs encode, and decode; None takes no time."""
+    coding: CodingSpeeds | None = None
+    """How fast codecs encode and decode; None takes no time."""
     sharing: Sharing = EQUAL
     """How transfers share the links of hosts."""
     starts_free: bool = False

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from manyhands.virtual.simulator.kernel import passes
 
 if TYPE_CHECKING:
+    from manyhands.codecs import Codec
+    from manyhands.costs import CodingSpeeds
     from manyhands.virtual.log import WorkerLog
     from manyhands.virtual.simulator.cores import Cores
     from manyhands.virtual.simulator.kernel import Kernel
@@ -14,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class CodingTime:
-    """Encoding and decoding at a given speed.
+    """Encoding and decoding at given speeds.
 
     Shards are encoded one after the other when they are posted, and sent when they are encoded; the
     worker does nothing else meanwhile that waits for an answer. Decoding holds a core.
 
     Args:
-        speed: bytes of vectors per second.
+        speeds: how fast codecs are.
         endpoint: the endpoint whose messages are sent later.
         cores: the cores of the worker's host.
         kernel: the clock.
@@ -30,27 +32,33 @@ class CodingTime:
     @classmethod
     def at(
         cls,
-        speed: float | None,
+        speeds: CodingSpeeds | None,
         endpoint: VirtualEndpoint,
         cores: Cores,
         kernel: Kernel,
         log: WorkerLog,
     ) -> CodingTime | None:
-        """The time at a speed; None if encoding and decoding take no time."""
-        return None if speed is None else cls(speed, endpoint, cores, kernel, log)
+        """The time at these speeds; None if encoding and decoding take no time."""
+        return None if speeds is None else cls(speeds, endpoint, cores, kernel, log)
 
     def __init__(
-        self, speed: float, endpoint: VirtualEndpoint, cores: Cores, kernel: Kernel, log: WorkerLog
+        self,
+        speeds: CodingSpeeds,
+        endpoint: VirtualEndpoint,
+        cores: Cores,
+        kernel: Kernel,
+        log: WorkerLog,
     ) -> None:
-        self._speed = speed
+        self._speeds = speeds
         self._endpoint = endpoint
         self._cores = cores
         self._kernel = kernel
         self._log = log
 
-    def encode(self, nbytes: int) -> None:
+    def encode(self, codec: Codec, nbytes: int) -> None:
         """Delay what is posted next."""
-        begun, seconds = max(self._kernel.now, self._endpoint.busy_until), nbytes / self._speed
+        begun = max(self._kernel.now, self._endpoint.busy_until)
+        seconds = self._speeds.encode_seconds(codec, nbytes)
         self._endpoint.busy_until = begun + seconds
         self._log.time("encode", begun, seconds)
 
@@ -60,7 +68,8 @@ class CodingTime:
         if remaining > 0:
             await passes(remaining)
 
-    async def decode(self, nbytes: int) -> None:
+    async def decode(self, codec: Codec, nbytes: int) -> None:
         """Hold a core for the time."""
-        begun = await self._cores.compute(self._endpoint.member, nbytes / self._speed)
+        seconds = self._speeds.decode_seconds(codec, nbytes)
+        begun = await self._cores.compute(self._endpoint.member, seconds)
         self._log.span("encode", begun)

@@ -173,6 +173,13 @@ class VirtualLockstepReplica(VirtualReplica):
             self._log.time("wait", asked, begun - asked)
             self._log.span("compute", begun)
 
+    async def code(self, seconds: float) -> None:
+        """Hold a core for the time that encoding or decoding takes."""
+        self._check_alive()
+        if seconds:
+            begun = await self._cores.compute(self._member, seconds)
+            self._log.span("encode", begun)
+
     def _has_work(self, batch: LeasedBatch) -> bool:
         """Whether a worker has anything to compute."""
         return batch.samples > 0

@@ -81,7 +81,7 @@ class SizedCodedEndpoint(CodedEndpoint):
                 there.sent = payload
             return _frame(head + payload.nbytes, there.reference, Form.WHOLE, payload)
         if self._effort is not None:
-            self._effort.encode(shard.nbytes)
+            self._effort.encode(coding.pushes, shard.nbytes)
         return _frame(coding.push_bytes(shard), there.reference, Form.CODED, payload)
 
     def _decode(self, there: Connection, room: torch.Tensor, into: torch.Tensor) -> bool:

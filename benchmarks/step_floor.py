@@ -1,0 +1,65 @@
+"""The least that a training step costs: `single()` with a model of one number, a sample at a time.
+
+Loading, forward, backward and the optimizer's step have next to nothing to compute, so what remains
+is what each step costs whatever the model. `plan --assume`, which counts operations alone, adds it
+to every batch. The figure is the median over runs of the median step.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+import manyhands as mh
+from benchmarks.figures import keep, report
+from benchmarks.paced import run_to_end
+from manyhands.lab.calibration.measure import step_seconds
+from manyhands.reports import Run
+
+_ROOT = Path(__file__).parent.parent
+
+job = mh.Job(
+    model=lambda: torch.nn.Linear(1, 1, bias=False),
+    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-3),
+    loss=torch.nn.functional.mse_loss,
+    data=torch.utils.data.TensorDataset(torch.zeros(1024, 1), torch.zeros(1024, 1)),
+    global_batch=1,
+    epochs=1000,
+    metrics=(),
+)
+
+
+def measure(runs: int, seconds: float) -> list[float]:
+    """Seconds of a step, run by run."""
+    found = []
+    with tempfile.TemporaryDirectory() as place:
+        for number in range(runs):
+            folder = Path(place) / str(number)
+            words = [sys.executable, "-m", "manyhands", "train", __file__]
+            words += ["--strategy", "single()", "--seconds", f"{seconds:g}", "--quiet"]
+            words += ["--output", str(folder)]
+            run_to_end(words, {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"})
+            found.append(step_seconds(Run(folder)))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each run")
+    parser.add_argument("--keep", action="store_true", help="store the figures in results/")
+    given = parser.parse_args()
+    found = measure(given.runs, given.seconds)
+    figures: dict[str, object] = {"seconds": statistics.median(found), "runs": found}
+    print(f"{1e3 * statistics.median(found):.3f} ms a step ({os.cpu_count()} cores), runs: {found}")
+    if given.keep:
+        keep("step_floor", figures)
+    report("step_floor", figures)
+
+
+if __name__ == "__main__":
+    main()
