@@ -12,25 +12,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-
-import manyhands as mh
 from benchmarks.figures import keep, report
 from benchmarks.paced import run_to_end
 from manyhands.lab.calibration.measure import step_seconds
 from manyhands.reports import Run
 
 _ROOT = Path(__file__).parent.parent
-
-job = mh.Job(
-    model=lambda: torch.nn.Linear(1, 1, bias=False),
-    optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-3),
-    loss=torch.nn.functional.mse_loss,
-    data=torch.utils.data.TensorDataset(torch.zeros(1024, 1), torch.zeros(1024, 1)),
-    global_batch=1,
-    epochs=1000,
-    metrics=(),
-)
+_SCRIPT = Path(__file__).with_name("step_floor_job.py")
 
 
 def measure(runs: int, seconds: float) -> list[float]:
@@ -39,7 +27,7 @@ def measure(runs: int, seconds: float) -> list[float]:
     with tempfile.TemporaryDirectory() as place:
         for number in range(runs):
             folder = Path(place) / str(number)
-            words = [sys.executable, "-m", "manyhands", "train", __file__]
+            words = [sys.executable, "-m", "manyhands", "train", str(_SCRIPT)]
             words += ["--strategy", "single()", "--seconds", f"{seconds:g}", "--quiet"]
             words += ["--output", str(folder)]
             run_to_end(words, {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from manyhands.cluster.text import LATENCY
 from manyhands.lab.hosting import hosts_of
 from manyhands.lab.machine import this_machine
 from manyhands.lab.networks.namespaces import NetworkShape
@@ -21,7 +22,6 @@ from manyhands.parameters.loss_weight import own_loss
 from manyhands.reports import Comparison
 from manyhands.reports.comparison.verdict import verdict_records
 from manyhands.reports.formatting import plural
-from manyhands.verbs.simulate import LATENCY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -89,17 +89,12 @@ class PlacedProtocol(LockstepProtocol):
                 continue
             steps, alone = steps + 1, alone + 1
             await self._step(own, group, batch)
-<<<<<<< HEAD
             if own.program.is_due(steps, alone):
-                await group.end(_begin(group, own.program.outer[own.rank]))
-                alone = 0
-=======
-            if own.program.is_due(steps):
                 encoding, decoding = own.program.coding
                 await own.code(encoding)
                 await group.end(_begin(group, own.program.outer[own.rank]))
                 await own.code(decoding)
->>>>>>> f3f5641 (Codecs take their measured time by default; plans and simulations say what they assume, and a plan tries it at half and at twice)
+                alone = 0
             own.commit(batch)
 
     async def _step(

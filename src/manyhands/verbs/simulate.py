@@ -8,17 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyhands import assumptions
 from manyhands.cluster import Cluster, Link
-<<<<<<< HEAD
 from manyhands.cluster.servers import servers_words
-=======
-from manyhands.codecs import Codec
+from manyhands.cluster.text import LATENCY
 from manyhands.costs import CodingSpeeds
-from manyhands.costs.coding_speed import FREE, MACHINE
->>>>>>> f3f5641 (Codecs take their measured time by default; plans and simulations say what they assume, and a plan tries it at half and at twice)
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
-from manyhands.notation import Value
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
@@ -28,6 +22,13 @@ from manyhands.strategies import virtual_form
 from manyhands.trace import Setting
 from manyhands.units import bandwidth as read_bandwidth
 from manyhands.units import seconds as read_seconds
+from manyhands.verbs.assumed_values import (
+    TIMES,
+    assumed_settings,
+    codecs_of,
+    coding_words,
+    source_of,
+)
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import current
 from manyhands.verbs.progress import shown
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
 
 _WORKERS = 4
 """Without a cluster."""
-TIMES = "lognormal(0.1, cv=0.3)"
-"""Seconds of a batch that are assumed where none are given: no machine was asked for them."""
-LATENCY = 1e-4
 _STRATEGY = "asynchronous()"
 _PLACINGS = ("apart", "colocated")
 
@@ -403,14 +401,14 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         "faults": str(faults) if faults.faults else None,
         "service": f"{conditions.service:g} s" if conditions.service else None,
         "handover": f"{conditions.handover:g} s" if conditions.handover else None,
-        "coding": _coding_words(protocol, workers, speeds),
+        "coding": coding_words(protocol, workers, speeds),
         "detection": f"{conditions.detection:g} s" if asked.detection is not None else None,
         "time_only": f"no numbers{unchecked}" if asked.time_only else None,
     }
     resumed = None if asked.resume is None else find_checkpoint(asked.resume, None, job)
     settings = (
         *_settings(values, asked, source),
-        *_assumed(values, asked, places, servers),
+        *assumed_settings(values, asked, places, servers),
         *(
             Setting(one.name, one.value, source)
             for one in resume_settings(resumed, job, protocol, workers)
@@ -440,36 +438,9 @@ def _check_no_numbers(asked: Asked) -> None:
             )
 
 
-def _codecs(protocol: StrategyProtocol, workers: int) -> list[Codec]:
-    """The codecs of a protocol, each once."""
-    codings = (protocol.coding_of(one, workers) for one in range(protocol.count_servers(workers)))
-    found = [codec for one in codings if one is not None for codec in (one.pushes, one.answers)]
-    return list(dict.fromkeys([*filter(None, found), *codecs_within(protocol)]))
-
-
-def codecs_within(value: object) -> Iterator[Codec]:
-    """The codecs that are fields of a strategy, or of a strategy within it."""
-    if isinstance(value, Codec):
-        yield value
-    elif isinstance(value, Value):
-        for field in fields(value):
-            yield from codecs_within(getattr(value, field.name))
-
-
-def _coding_words(protocol: StrategyProtocol, workers: int, speeds: CodingSpeeds) -> str | None:
-    """The speed of codecs, if there are any."""
-    codecs = _codecs(protocol, workers)
-    if not codecs:
-        return None
-    if speeds.given is not None:
-        return FREE if speeds.are_free else f"{speeds.given / 1e9:g} GB/s"
-    found = "; ".join(f"{codec} {speeds.of(codec)}" for codec in codecs)
-    return f"{found}, as on {MACHINE}"
-
-
 def _bounds(protocol: StrategyProtocol, workers: int) -> str:
     """Words about codecs whose sizes depend on numbers."""
-    named = [str(codec) for codec in _codecs(protocol, workers) if not codec.fixed_size]
+    named = [str(codec) for codec in codecs_of(protocol, workers) if not codec.fixed_size]
     return f"; bytes of {', '.join(named)} at most" if named else ""
 
 
@@ -536,37 +507,7 @@ def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Itera
     for name, value in values.items():
         if value:
             told = getattr(asked, name, None) is not None
-            yield Setting(name, value, source if told else _by_default(name, asked))
-
-
-_ASSUMED = frozenset(("times", "coding", "bandwidth", "latency"))
-"""Settings that say what machines can do: without a source they are assumed."""
-
-
-def _by_default(name: str, asked: Asked) -> str:
-    """Where a setting comes from that was not asked for by its name."""
-    by_cluster = asked.cluster is not None and name in ("bandwidth", "latency")
-    return assumptions.SOURCE if name in _ASSUMED and not by_cluster else "default"
-
-
-def _assumed(
-    values: Mapping[str, str | None], asked: Asked, places: ProcessHosts, servers: int
-) -> Iterator[Setting]:
-    """What is assumed although it is no setting of its own: what takes no time, and the network."""
-    if servers and asked.service is None and not values["service"]:
-        yield Setting("service", "0 s for an update", assumptions.SOURCE)
-    if asked.cluster is None and asked.bandwidth is None:
-        if len(places.workers) > 1:
-            words = "one host, 2 GB/s between processes"
-            yield Setting("bandwidth", words, assumptions.SOURCE)
-    elif asked.cluster is not None and assumes_latency(places.cluster):
-        yield Setting("latency", f"{LATENCY * 1e3:g} ms", assumptions.SOURCE)
-
-
-def assumes_latency(cluster: Cluster) -> bool:
-    """Whether the text of a cluster leaves out the latency of a link, which is then a default."""
-    links = [cluster.link, *(one for site in cluster.sites for one in (site.link, site.uplink))]
-    return bool(cluster.text) and any(one is not None and one.latency == LATENCY for one in links)
+            yield Setting(name, value, source if told else source_of(name, asked))
 
 
 def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from manyhands.strategies import strategy as read_strategy
-from manyhands.verbs.simulate import codecs_within
+from manyhands.verbs.assumed_values import codecs_within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from manyhands.costs import CodingSpeeds
 from manyhands.costs.coding_speed import MACHINE
 from manyhands.lab.planning.timing import LEAST_SPREAD, predict, with_links
 from manyhands.units import seconds_words
-from manyhands.verbs.simulate import Asked, assumes_latency, codecs_within
+from manyhands.verbs.assumed_values import assumes_latency, codecs_within
 from manyhands.virtual import times as read_times
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from manyhands.lab.planning.candidates import Candidate
     from manyhands.lab.planning.learning import TimedCandidate, TimeToTarget
     from manyhands.pacing import Pace
+    from manyhands.verbs.simulate import Asked
 
 Change: TypeAlias = "Callable[[Asked], Asked]"
 _FURTHEST: Final = 2.1

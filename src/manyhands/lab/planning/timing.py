@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from manyhands.cluster import Cluster, Link
 from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.reports.figures.speed import throughput
 from manyhands.strategies import placement_of, protocol_of
-from manyhands.verbs.simulate import Asked, codecs_within
+from manyhands.verbs.assumed_values import codecs_within
+from manyhands.verbs.simulate import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
 if TYPE_CHECKING:
