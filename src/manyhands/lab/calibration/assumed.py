@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PASSES: Final = 3
 """Forward, and backward twice as much."""
-STEP: Final = 0.0004
+STEP: Final = 0.0006
 """Seconds of a step with next to nothing to compute, loading and the optimizer's step included:
 `benchmarks/results/step_floor.json`, one core of an Intel Xeon at 2.5 GHz."""
 _UNITS: Final = {"G": 1e9, "T": 1e12, "P": 1e15}
