@@ -309,7 +309,7 @@ class VirtualRunPlan:
             "service": (not self.places.servers, f"{protocol} has no servers"),
             "placing": (not self.places.servers, f"{protocol} has no servers"),
             "handover": (len(set(hosts)) == len(hosts), "every process is on a host of its own"),
-            "coding": (not _codecs(protocol, workers), f"{protocol} has no codec"),
+            "coding": (not codecs_of(protocol, workers), f"{protocol} has no codec"),
             "detection": (not self.faults.faults, "nothing fails without faults"),
         }
         for name, (idle, why) in reasons.items():

@@ -66,7 +66,7 @@ def with_consequences(
     """
     # By what they are ranked: seconds to the target, or of a sample.
     seconds = {
-        one.candidate: reached[one.candidate].seconds if reached else 1 / one.speed.rate
+        one.candidate: reached[one.candidate].rank if reached else 1 / one.speed.rate
         for one in found
         if not reached or one.candidate in reached
     }
