@@ -57,6 +57,7 @@ from manyhands.cli.options import (
     Workers,
 )
 from manyhands.cli.script_command import ScriptCommand
+from manyhands.files.standard_streams import outlast_unwritable
 
 app = typer.Typer(
     name="manyhands",
@@ -506,6 +507,7 @@ app.command()(publishing.watch)
 
 def main() -> None:
     """The entry point of the command."""
+    outlast_unwritable()
     try:
         app()
     except Exception as error:  # noqa: BLE001 - of the user's script, or a defect

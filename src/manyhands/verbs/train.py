@@ -18,6 +18,7 @@ from manyhands.faults import Faults
 from manyhands.faults.live import check_live
 from manyhands.files.checkpoints.attempts import set_aside
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
+from manyhands.files.standard_streams import unwritable_ignored
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
 from manyhands.live.devices import devices
@@ -230,6 +231,7 @@ def train(
         raise error if wants_all() else error.with_traceback(None) from None
 
 
+@unwritable_ignored()
 def train_from(
     namespace: Mapping[str, Any],
     source: Job | Callable[..., Job],

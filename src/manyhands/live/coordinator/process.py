@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.files.checkpoints.manifest import ASKED, CHECKPOINTS
+from manyhands.files.standard_streams import outlast_unwritable
 from manyhands.leasing.membership import Patience
 from manyhands.leasing.regrouping import Regrouping
 from manyhands.live.assignment import Assignment
@@ -35,7 +36,6 @@ from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.processes.parent_death import die_with
-from manyhands.live.processes.standard_streams import outlast_full_disk
 from manyhands.trace import Recorder, live_header, trace_file
 from manyhands.transport.control import Hub
 from manyhands.transport.interfaces import write_place
@@ -53,7 +53,7 @@ class _AgentGone(Exception):  # noqa: N818 - an event, raised from a signal hand
 def main(path: str) -> None:
     """Run the coordinator of the assignment at `path`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
-    outlast_full_disk()
+    outlast_unwritable()
     say = _agents_terminal(assignment.agent)
     signal.signal(signal.SIGTERM, _raise_gone)
     die_with(assignment.agent, signal.SIGTERM)

@@ -8,13 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+from manyhands.files.standard_streams import outlast_unwritable
 from manyhands.live.assignment import Assignment
 from manyhands.live.member.heartbeat import LinkHeartbeat, end_with_threads
 from manyhands.live.member.progress import Progress
 from manyhands.live.member.reporting import fail, listen_outside
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.parent_death import die_with
-from manyhands.live.processes.standard_streams import outlast_full_disk
 from manyhands.live.processes.supervision import FINISHED
 from manyhands.trace import Recorder, live_header
 from manyhands.transport.listeners import endpoint
@@ -23,7 +23,7 @@ from manyhands.transport.listeners import endpoint
 def main(path: str, number: int) -> None:
     """Serve the assignment at `path` as server `number`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
-    outlast_full_disk()
+    outlast_unwritable()
     die_with(assignment.agent, signal.SIGKILL)
     raise_descriptors()
     clock = time.monotonic

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyhands.files.standard_streams import outlast_unwritable
 from manyhands.live.assignment import Assignment, eager_limit
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.member.group_notices import GroupNotices
@@ -19,7 +20,6 @@ from manyhands.live.member.reporting import fail, listen_outside
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.incarnation import incarnation
 from manyhands.live.processes.parent_death import die_with
-from manyhands.live.processes.standard_streams import outlast_full_disk
 from manyhands.live.processes.supervision import FINISHED
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.pacing import factor
@@ -48,7 +48,7 @@ JOIN_TIMEOUT = 600.0
 def main(path: str, rank: int) -> None:
     """Work on the assignment at `path` as worker `rank`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
-    outlast_full_disk()
+    outlast_unwritable()
     keep_freed()
     die_with(assignment.agent, signal.SIGKILL)
     raise_descriptors()
