@@ -155,7 +155,7 @@ class Seeded:
         batch = self._collate(samples) if samples else None
         place, note = self._stream.place, self._stream.failed
         self._stream.place, self._stream.failed = None, ""
-        return StreamedBatch(batch, counting, total, end, place, note)
+        return StreamedBatch(batch, counting, len(samples), total, end, place, note)
 
     def first(self, seed: int, samples: int) -> list[Any]:
         """The first samples, or all if there are fewer."""

@@ -64,7 +64,7 @@ def oracle(job: Job) -> tuple[nn.Module, torch.Tensor]:
 def test_its_gradient_is_autograd_s(job: Job, servers: int) -> None:
     copy = Copy(job, servers, CPU)
     model, expected = oracle(job)
-    loss = copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+    loss = copy.gradient(*job.data.tensors, len(job.data))  # type: ignore[attr-defined]
     assert torch.equal(loss, expected)
     found: dict[str, list[torch.Tensor]] = {}
     for shard, update in zip(copy.layout.shards, copy.updates, strict=True):
@@ -83,7 +83,7 @@ def test_an_unused_parameter_has_the_gradient_zero_every_time(job: Job) -> None:
     (piece,) = [one for one in copy.layout.shards[0].parameters if one.name == "unused"]
     for _ in range(2):
         piece.view(copy.updates[0]).fill_(9)
-        copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+        copy.gradient(*job.data.tensors, len(job.data))  # type: ignore[attr-defined]
         assert torch.equal(piece.view(copy.updates[0]), torch.zeros(4))
 
 
@@ -91,7 +91,7 @@ def test_an_unused_parameter_has_the_gradient_zero_every_time(job: Job) -> None:
 def test_every_shard_is_ready_once_and_complete_when_it_is(job: Job, servers: int) -> None:
     copy = Copy(job, servers, CPU)
     inputs, targets = job.data.tensors  # type: ignore[attr-defined]
-    copy.gradient(inputs, targets)
+    copy.gradient(inputs, targets, len(inputs))
     final = [update.clone() for update in copy.updates]
     for update in copy.updates:
         update.fill_(255)
@@ -102,7 +102,7 @@ def test_every_shard_is_ready_once_and_complete_when_it_is(job: Job, servers: in
         for piece in copy.layout.shards[shard].parameters:
             assert torch.equal(piece.view(copy.updates[shard]), piece.view(final[shard]))
 
-    copy.gradient(inputs, targets, ready)
+    copy.gradient(inputs, targets, len(inputs), ready)
     assert sorted(seen) == list(range(servers))
 
 
@@ -124,7 +124,7 @@ def test_a_clipped_update_is_ready_when_all_of_it_is(job: Job, servers: int, lim
                     found = piece.view(copy.updates[one.number]).reshape(-1)
                     torch.testing.assert_close(found, expected)
 
-    copy.gradient(*job.data.tensors, ready)  # type: ignore[attr-defined]
+    copy.gradient(*job.data.tensors, len(job.data), ready)  # type: ignore[attr-defined]
     assert sorted(seen) == list(range(servers))
 
 
@@ -134,17 +134,17 @@ def test_the_last_layers_are_ready_before_the_first(job: Job) -> None:
 
     copy = Copy(replace(job, model=plain), 4, CPU)
     order: list[int] = []
-    copy.gradient(*job.data.tensors, order.append)  # type: ignore[attr-defined]
+    copy.gradient(*job.data.tensors, len(job.data), order.append)  # type: ignore[attr-defined]
     assert order == [3, 2, 1, 0]
 
 
 def test_parameters_are_computed_on_where_they_are_received(job: Job) -> None:
     copy = Copy(job, 2, CPU)
-    before = copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+    before = copy.gradient(*job.data.tensors, len(job.data))  # type: ignore[attr-defined]
     for place in copy.parameters:
         place.zero_()
     copy.received()
-    after = copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+    after = copy.gradient(*job.data.tensors, len(job.data))  # type: ignore[attr-defined]
     assert before != after
     assert all(not p.any() for p in copy.model.parameters() if p.requires_grad)
     assert copy.model.inner.weight is copy.model.outer.weight
@@ -153,7 +153,7 @@ def test_parameters_are_computed_on_where_they_are_received(job: Job) -> None:
 @pytest.mark.parametrize("servers", [1, 2, 3])
 def test_buffers_go_out_with_the_last_shard_and_come_back(job: Job, servers: int) -> None:
     copy = Copy(job, servers, CPU)
-    copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+    copy.gradient(*job.data.tensors, len(job.data))  # type: ignore[attr-defined]
     named = dict(copy.model.named_buffers())
     pieces = {piece.name: piece for piece in copy.layout.shards[-1].buffers}
     assert set(pieces) == {"norm.running_mean", "norm.running_var"}
@@ -179,7 +179,7 @@ def test_buffers_of_a_wider_type_than_the_parameters(job: Job, servers: int) -> 
             return self.layer(inputs) * self.odd.sum()
 
     copy = Copy(replace(job, model=Mixed), servers, CPU)
-    copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+    copy.gradient(*job.data.tensors, len(job.data))  # type: ignore[attr-defined]
     (piece,) = copy.layout.shards[-1].buffers
     sent = copy.updates[-1].clone()
     assert torch.equal(piece.view(sent), torch.full((3,), 0.5, dtype=torch.float64))
@@ -191,7 +191,7 @@ def test_buffers_of_a_wider_type_than_the_parameters(job: Job, servers: int) -> 
 
 def test_a_copy_that_nobody_holds_is_gone_and_its_model_with_it(job: Job) -> None:
     copy = Copy(job, 2, CPU)
-    copy.gradient(*job.data.tensors)  # type: ignore[attr-defined]
+    copy.gradient(*job.data.tensors, len(job.data))  # type: ignore[attr-defined]
     model = weakref.ref(copy.model)
     del copy
     gc.collect()
@@ -219,7 +219,7 @@ def test_parts_of_a_batch_that_use_different_parameters(job: Job, servers: int) 
         expected.load_state_dict(copy.model.state_dict())
         for sample, target in zip(batch.split(1), targets.split(1), strict=True):
             (F.cross_entropy(expected(sample), target) / 4).backward()
-        copy.gradient(batch, targets)
+        copy.gradient(batch, targets, len(targets))
         for name, parameter in expected.named_parameters():
             found = torch.cat([piece[1] for piece in copy._gradients[name]])
             wanted = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

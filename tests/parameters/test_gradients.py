@@ -37,8 +37,8 @@ JOB = Job(
 def computed(job: Job) -> tuple[torch.Tensor, list[torch.Tensor], list[int]]:
     copy = Copy(job, 2, torch.device("cpu"))
     ready: list[int] = []
-    loss = copy.gradient(INPUTS, TARGETS, ready.append)
-    again = copy.gradient(INPUTS, TARGETS)
+    loss = copy.gradient(INPUTS, TARGETS, len(INPUTS), ready.append)
+    again = copy.gradient(INPUTS, TARGETS, len(INPUTS))
     torch.testing.assert_close(loss, again)
     return loss, [update.view(torch.float32).clone() for update in copy.updates], ready
 

@@ -76,7 +76,7 @@ def test_shards_step_as_the_optimizer_steps_on_the_whole_model(kind: str, server
         inputs, targets = (tensor[start : start + 16] for tensor in job.data.tensors)  # type: ignore[attr-defined]
         for place, holder in zip(copy.parameters, holders, strict=True):
             place.copy_(holder.bytes)
-        copy.gradient(inputs, targets)
+        copy.gradient(inputs, targets, len(inputs))
         for holder, update in zip(holders, copy.updates, strict=True):
             holder.step(update.clone(), weight)
         whole.zero_grad()

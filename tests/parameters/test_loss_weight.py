@@ -52,24 +52,30 @@ def weigh(loss, some):
 
 def test_warns_once_where_means_are_weighed_by_samples():
     loss = CountedLoss(in_a_function)
+    loss.decide(counts=False)
     assert weigh(loss, slice(2)) is None
     assert weigh(loss, slice(3)) is None
     loss.divided = "allreduce()"
     weigh(loss, slice(2))
-    with pytest.warns(UserWarning, match=r"counts 2 of 3 targets.*allreduce\(\) weights means by"):
+    with pytest.warns(
+        UserWarning, match=r"counts 2 of 3 targets.*allreduce\(\) weighs the workers"
+    ):
         weigh(loss, slice(3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         weigh(loss, slice(6))
 
 
-def test_says_nothing_if_equally_many_count():
+def test_says_nothing_where_the_weight_is_exact():
     loss = CountedLoss(F.cross_entropy)
     loss.divided = "allreduce()"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for some in (slice(0, 2), slice(3, 4)):
-            weigh(loss, some)
+            assert weigh(loss, some).item() == len(TARGETS[some])
+        assert not loss.needs
+        assert weigh(loss, slice(6)).item() == 3
+        assert loss.needs
 
 
 def test_targets_are_counted_where_a_sample_has_several_or_classes_have_weights():
@@ -79,7 +85,6 @@ def test_targets_are_counted_where_a_sample_has_several_or_classes_have_weights(
     by_class = CountedLoss(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 4.0])))
     assert weigh(by_class, slice(6)).item() == 7
     single = CountedLoss(F.cross_entropy)
-    single.singles = True
     assert weigh(single, slice(6)).item() == 3
 
 
@@ -89,3 +94,37 @@ def test_the_mean_over_no_targets_is_zero():
     mean.backward()
     assert mean.item() == 0
     assert (outputs.grad == 0).all()
+
+
+def both(outputs, targets):
+    return F.cross_entropy(outputs, targets) + F.cross_entropy(outputs[:1], targets[:1])
+
+
+def test_warns_once_if_one_weight_cannot_weigh_several_means():
+    loss = CountedLoss(both)
+    loss.divided = "synchronous()"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert weigh(loss, slice(0, 2)).item() == 2
+    with pytest.warns(UserWarning, match=r"several means, over 1 and 1 targets.*synchronous\(\)"):
+        weigh(loss, slice(0, 1))
+
+
+def printed(outputs, targets):
+    """A mean for the eyes only: without gradients, of outputs without, or not returned."""
+    with torch.no_grad():
+        F.cross_entropy(outputs, targets)
+    F.cross_entropy(outputs.detach(), targets)
+    F.cross_entropy(outputs, targets)
+    return outputs.square().mean()
+
+
+def test_a_mean_that_is_no_part_of_the_loss_has_no_weight():
+    loss = CountedLoss(printed)
+    value = loss(OUTPUTS.clone().requires_grad_(), TARGETS)
+    assert loss.weight(value, 6) is None
+    assert not loss.needs
+    # Nor has it one in an evaluation, where nothing has gradients.
+    evaluated = CountedLoss(printed, loss.aside)
+    with torch.no_grad():
+        assert evaluated.sums(evaluated(OUTPUTS, TARGETS), 6)[0] == 6

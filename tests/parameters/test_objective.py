@@ -8,9 +8,9 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
 import manyhands as mh
-from manyhands.parameters.gradients import backward, compute_loss, samples_of
+from manyhands.parameters.gradients import backward, compute_loss
 from manyhands.parameters.loss_weight import counting
-from manyhands.parameters.microbatches import divide
+from manyhands.parameters.microbatches import divide, rows_of
 
 CPU = torch.device("cpu")
 WORDS, WIDTH, LENGTH, SAMPLES = 11, 5, 7, 12
@@ -76,7 +76,7 @@ def gradient(of, model, batch, settles=False):
     counted, loss = counting(of)
     factors = [torch.ones(())]
     settle = (lambda _, factor: factors.append(factor)) if settles else None
-    mean = backward(counted, CPU, model, batch, None, settle=settle)
+    mean = backward(counted, CPU, model, batch, None, SAMPLES, settle=settle)
     weight = loss.take()
     scale = factors[-1] if settles else SAMPLES / weight
     return mean, [one.grad * scale for one in model.parameters()], weight
@@ -102,7 +102,7 @@ def test_a_batch_without_labels_has_no_gradient_and_no_weight():
     assert (batch["labels"] == -100).all()
     for objective in (weighted, by_model):
         counted, loss = counting(job(objective))
-        mean = backward(counted, CPU, model, batch, None)
+        mean = backward(counted, CPU, model, batch, None, 2)
         assert mean.item() == 0
         assert loss.take().item() == 0
         assert all((one.grad == 0).all() for one in model.parameters())
@@ -119,7 +119,7 @@ def test_a_batch_is_divided_whatever_its_form():
     assert last["names"] == ["b", "c", "d"]
     assert last["pair"].labels[0].tolist() == labels[1:].tolist()
     assert first["scale"].item() == 1
-    assert samples_of(batch) == 4
+    assert rows_of(batch, 4) == 4
 
 
 def test_says_what_a_weighted_loss_must_be():

@@ -12,7 +12,7 @@ import torch
 from manyhands.job.optimizers import TrainedParameters
 from manyhands.parameters.arithmetic import not_finite_in
 from manyhands.parameters.clipping import MeanOf, clip_norm, norm
-from manyhands.parameters.gradients import CalledModel, backward, samples_of
+from manyhands.parameters.gradients import CalledModel, backward
 from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
 from manyhands.parameters.optional.compilation import compile_in_place
@@ -59,7 +59,7 @@ class Copy:
         beside: bool = False,
         clip: float | None = None,
     ) -> None:
-        self._jobs = job.one_by_one
+        self.job, self._jobs = job, job.one_by_one
         self._adding_up = False
         self._clip = clip
         self._takes_norms = "gradient_norm" in job.measures
@@ -171,12 +171,13 @@ class Copy:
         self,
         inputs: Any,
         targets: Any,
+        samples: int,
         ready: Callable[[int], object] | None = None,
         check: Callable[[torch.Tensor], object] | None = None,
         weigh: Callable[[float], object] | None = None,
         objective: int = 0,
     ) -> torch.Tensor:
-        """Compute the gradient of the mean loss into `updates`; return the loss.
+        """Compute the gradient of the mean loss of so many samples into `updates`; return the loss.
 
         `ready(s)` is called as soon as the update of shard s is complete, while the backward pass
         still computes other shards. If updates are clipped, it is called when all are complete,
@@ -199,9 +200,10 @@ class Copy:
             self._called,
             inputs,
             targets,
+            samples,
             more_to_come=self._more_to_come,
             check=check,
-            settle=partial(self._settle, weigh or _ignore, samples_of(inputs)),
+            settle=partial(self._settle, weigh or _ignore, samples),
         )
         self._fill_unused()
         if self._takes_norms or self._clip is not None:

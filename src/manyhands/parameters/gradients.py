@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from manyhands.objective import Weighted
 from manyhands.parameters.initial.start import load_start
 from manyhands.parameters.loss_weight import check_weight, counted_loss
-from manyhands.parameters.microbatches import divide, sizes_of
+from manyhands.parameters.microbatches import divide, rows_of, sizes_of
 from manyhands.parameters.module_units import units
 
 if TYPE_CHECKING:
@@ -151,6 +150,7 @@ def backward(
     forward: Callable[..., Any],
     inputs: Any,
     targets: Any,
+    samples: int,
     weight: float = 1.0,
     more_to_come: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     largest: int = 0,
@@ -160,10 +160,13 @@ def backward(
 ) -> torch.Tensor:
     """Add `weight` times the gradient of the mean loss to the parameters'; return the loss.
 
-    A batch of more samples than the job's `micro_batch` is computed in parts. If the loss has a
-    weight of its own, such as a number of tokens, the gradient is `weight` / samples times that of
-    the total: the mean over all workers is known only when all weights are. The job's `CountedLoss`
-    has the weight of the batch then.
+    A batch of more samples than the job's `micro_batch` is computed in parts.
+
+    Where the job's `CountedLoss` has a `balance`, the weights of all workers are summed before the
+    backward pass, and the mean over the workers of what is computed is the gradient of the loss of
+    all samples. Otherwise, if the loss has a weight of its own, such as a number of tokens, the
+    gradient is `weight` / samples times that of the total: the mean over all workers is known only
+    when all weights are. The `CountedLoss` has the weight of the batch then.
 
     Args:
         job: the job that defines the loss.
@@ -171,6 +174,7 @@ def backward(
         forward: computes outputs from inputs.
         inputs: a batch.
         targets: the targets of these inputs.
+        samples: how many samples the batch was asked for with: those of a lease, or of a share.
         weight: see above.
         more_to_come: context that is entered for all parts but the last.
         largest: samples of the largest batch of all workers, if every part needs a collective. It
@@ -181,9 +185,11 @@ def backward(
         settle: called before the last backward pass with the weight of the batch, if the loss has
             one, and the factor by which accumulated gradients then are those of its mean.
     """
-    samples = samples_of(inputs)
     count = 1 if job.micro_batch is None else -(-max(samples, largest) // job.micro_batch)
     part = _Part(job, device, forward, agree, check)
+    if job.micro_batch is None and agree is None and part.shares_out:
+        part.backward(part.shared_out(inputs, targets, samples), weight)
+        return part.reported
     if count == 1:
         loss, own = part.loss(inputs, targets, samples)
         if own is None:
@@ -194,10 +200,13 @@ def backward(
             settle(own, torch.ones_like(own))
             part.backward(loss, weight)
         return part.reported
-    sizes = sizes_of(samples, min(count, samples))
+    rows = rows_of((inputs, targets), samples)
+    sizes = sizes_of(rows, min(count, rows))
     total, weights = torch.zeros((), device=device), torch.zeros((), device=device)
-    parts = [*zip(divide(inputs, sizes), divide(targets, sizes), sizes, strict=True)]
-    parts += [(*parts[0][:2], 0)] * (count - len(parts))
+    # What was asked for with more or fewer rows than samples counts as so many samples.
+    counts = [size * samples / rows for size in sizes]
+    parts = [*zip(divide(inputs, sizes), divide(targets, sizes), counts, strict=True)]
+    parts += [(*parts[0][:2], 0.0)] * (count - len(parts))
     weighted = False
     for number, (some, wanted, size) in enumerate(parts):
         last = number == count - 1
@@ -283,16 +292,30 @@ class _Part:
         self.reported = torch.zeros(())
         """The loss to report of the last part."""
 
-    def loss(
-        self, inputs: Any, targets: Any, samples: int
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The loss of a part, and its weight if that is not its samples; 0 samples do not count."""
+    @property
+    def shares_out(self) -> bool:
+        """Whether the weights of all workers are summed before the backward pass."""
+        return self._counted is not None and self._counted.balance is not None
+
+    def shared_out(self, inputs: Any, targets: Any, samples: int) -> torch.Tensor:
+        """The loss of the batch, scaled by the weights of all workers."""
+        loss = self._compute(inputs, targets)
+        return loss if self._counted is None else self._counted.share_out(loss, samples)
+
+    def _compute(self, inputs: Any, targets: Any) -> torch.Tensor:
         with autocast(self._job, self._device):
             loss = compute_loss(self._job, self._forward, inputs, targets)
         check_scalar(loss)
         self.reported = loss.detach()
         if self._check is not None:
             self._check(self.reported)
+        return loss
+
+    def loss(
+        self, inputs: Any, targets: Any, samples: float
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The loss of a part, and its weight if that is not its samples; 0 samples do not count."""
+        loss = self._compute(inputs, targets)
         own = None if self._counted is None else self._counted.weight(loss, samples or 1)
         if self._agree is not None:
             factor, self.reported, agreed = self._agree(self.reported)
@@ -317,24 +340,3 @@ def check_scalar(loss: object) -> None:
             "the loss must be a scalar tensor, the mean over the samples of the batch, "
             f"got {getattr(loss, 'shape', type(loss).__name__)}"
         )
-
-
-def samples_of(batch: Any) -> int:
-    """The number of samples in a batch: the length of its first tensor."""
-    first = _first(batch)
-    if first is None:
-        raise TypeError(
-            f"found no tensor in a batch of type {type(batch).__name__}, so the number of its "
-            "samples is unknown"
-        )
-    return len(first)
-
-
-def _first(value: Any) -> torch.Tensor | None:
-    """The first tensor in a nested batch."""
-    if isinstance(value, torch.Tensor):
-        return value if value.dim() else None
-    items = value.values() if isinstance(value, Mapping) else value
-    if not isinstance(value, (Mapping, list, tuple)):
-        return value if hasattr(value, "__len__") and not isinstance(value, str) else None
-    return next((found for item in items if (found := _first(item)) is not None), None)

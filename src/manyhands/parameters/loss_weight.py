@@ -1,9 +1,14 @@
 """The weight of a mean loss: the number of samples, of targets or of tokens that it is over.
 
-`cross_entropy` and `nll_loss` divide by the targets that are not `ignore_index`, or by the weights
-of their classes. Means over parts of a batch must be weighted by that number, not by samples, to
-give the mean over the batch. It is known only inside the loss, so the call is intercepted there. An
-objective that returns a `Weighted` says it itself.
+Means over parts of a batch must be weighted by what they are over to give the mean over the batch.
+A loss is taken as a sum: means over targets, each with the number of its own targets
+(`counted_means`), and a rest, whose weight is the number of samples. An objective that returns a
+`Weighted` says its weight itself.
+
+Where all workers take part in every step, they sum these numbers before the backward pass, and each
+worker scales each of its means: a loss of several means is exact. Otherwise one update has one
+weight, that of the first mean in the loss, and a loss of several means that count differently is
+said to be inexact.
 """
 
 from __future__ import annotations
@@ -11,24 +16,28 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from manyhands.objective import Weighted
+from manyhands.parameters.counted_means import (
+    WATCHED,
+    CountedMean,
+    Watching,
+    reached,
+    scale_gradients,
+)
+from manyhands.parameters.weight_table import SAID, WeightTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from manyhands.job import Job
 
-WATCHED: Final = {functional.cross_entropy, functional.nll_loss}
-"""Functions that compute a mean over targets."""
-_POSITIONAL: Final = 6
-"""Positional arguments before `reduction`."""
+    Balance = Callable[[WeightTable], WeightTable]
+
+_NO_BATCH: Final = -1
 _LOOKED: Final = 64
 """Batches that are inspected on a GPU, where reading a number synchronises the device."""
 
@@ -38,59 +47,156 @@ class CountedLoss:
 
     Args:
         loss: the job's own loss or objective.
+        aside: sites of means that are known to be no part of the loss.
     """
 
-    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, loss: Callable[[Any, Any], Any], aside: set[int] | None = None) -> None:
         self.loss = loss
         self.divided = ""
-        """The strategy that averages several means, weighted by samples where a mean over targets
-        looks like one over samples; empty if none does."""
-        self.singles = False
-        """Whether losses with one target per sample are weighted by their targets, too. This needs
-        a runtime to which it makes no difference whether a worker has a weight."""
+        """The strategy that averages several means; empty if none does."""
+        self.may_drop = False
+        """Whether a batch may have other samples than were asked for: the job collates itself."""
+        self.counts = True
+        """Whether means are weighed by what they count; otherwise by samples."""
+        self.decided = False
+        """Whether `counts` is final, because all workers have agreed."""
+        self.balance: Balance | None = None
+        """Sums the weights of all workers, within a step of workers that step together."""
+        self.alone = True
+        """Whether no other worker has a part of the batch."""
+        self.balanced = False
+        """Whether the means of the last loss were scaled by the weights of all workers."""
+        self.looked = False
+        """Whether this worker computes losses."""
+        self.needs = False
+        """Whether a batch so far had means whose weight is not its number of samples."""
         self.returned: Weighted | None = None
         """What an objective returned last."""
+        self.aside = aside if aside is not None else set()
         self._direct = any(loss is one for one in WATCHED)
         """Whether the loss itself is inspected, so that no call within it has to be intercepted."""
-        self._calls: list[torch.Tensor] = []
-        self._all = 0
-        self._by_class = False
+        self._means: list[CountedMean] = []
+        self._reached: dict[tuple[int, ...], list[bool]] = {}
+        """By the sites of a batch's means, which of them are part of the loss."""
         self._taken: torch.Tensor | None = None
-        self._share: float | None = None
+        self._ratios: dict[int, float] = {}
+        """What each mean counts per sample, in the first batch."""
+        self._first: int | None = _NO_BATCH
+        """The site of the first mean of the first batch; None if it had none."""
         self._looks = 0
         self._warned = False
 
     def __call__(self, first: Any, second: Any) -> torch.Tensor:
         """The mean loss, of outputs and targets, or of a model and a batch."""
-        counts = _Counts()
+        watching = Watching()
         if self._direct:
-            value = counts.call(self.loss, (first, second), {})
+            value = watching.call(self.loss, (first, second), {})
         else:
-            with _Watching(counts):
+            with watching:
                 value = self.loss(first, second)
-        self._calls, self._all = counts.counted, counts.all
-        self._by_class = counts.by_class
         self.returned = value if isinstance(value, Weighted) else None
         if self.returned is not None:
             check_weight(self.returned)
             value = self.returned.mean
+        self._means = watching.of(value) if isinstance(value, torch.Tensor) else []
+        self.aside |= watching.aside
         return value  # type: ignore[no-any-return]
 
-    def weight(self, mean: torch.Tensor, samples: int) -> torch.Tensor | None:
-        """The weight of the last mean; None if it is its number of samples.
+    def forget(self) -> None:
+        """Agree anew on how means are weighed: the workers are others."""
+        self.counts, self.decided = True, False
 
-        All workers of a strategy get None, or none of them does: this depends on the loss and on
-        the targets' shape, not on their values.
+    def decide(self, *, counts: bool) -> None:
+        """Weigh means by what they count from now on, or by samples, as all workers do."""
+        self.counts, self.decided = counts, True
+
+    def _parts(self, loss: torch.Tensor) -> list[CountedMean]:
+        """The means over targets that the loss depends on."""
+        means = self._means
+        if not means or (len(means) == 1 and means[0].value is loss):
+            return means
+        if not loss.requires_grad:
+            return [mean for mean in means if mean.site not in self.aside]
+        sites = tuple(mean.site for mean in means)
+        if sites not in self._reached:
+            there = reached(loss, means)
+            self._reached[sites] = [mean in there for mean in means]
+            outside = {mean.site for mean in means if mean not in there}
+            self.aside |= outside - {mean.site for mean in there}
+        pairs = zip(means, self._reached[sites], strict=True)
+        return [mean for mean, there in pairs if there]
+
+    def share_out(self, loss: torch.Tensor, samples: int) -> torch.Tensor:
+        """The loss, so scaled that the workers' mean of it is the loss of all their samples.
+
+        Args:
+            loss: what the last call returned.
+            samples: the samples of the batch.
         """
+        if self.balance is None:
+            return loss
+        self.balanced = True
+        if self.alone:
+            return loss
+        if not self.counts:
+            self._compare(loss, samples)
+            return loss
+        table = WeightTable.of(samples, loss.device)
+        means: list[CountedMean] = []
+        if self.returned is not None:
+            table.put(SAID, self.returned.weight)
+        else:
+            means = table.take(self._means)
+        if not self.decided:
+            self._look_at(loss, samples)
+            table.needs(self.needs)
+        totals = self.balance(table)
+        if self.returned is not None:
+            return loss * table.factor(0, totals).to(loss.dtype)
+        scale_gradients(means, [table.factor(at, totals) for at in range(len(means))])
+        return loss
+
+    def weight(self, mean: torch.Tensor, samples: float) -> torch.Tensor | None:
+        """The weight of the last mean, where one update has one weight; None for its samples.
+
+        Args:
+            mean: what the last call returned.
+            samples: the samples that it is over.
+        """
+        if not self.decided:
+            self._look_at(mean, samples)
+        self._compare(mean, samples)
+        if not self.counts:
+            return None
         if self.returned is not None:
             return torch.as_tensor(self.returned.weight, device=mean.device).detach().double()
-        if len(self._calls) != 1:
-            return None
-        if self._by_class or self._all > samples or self.singles:
-            return self._calls[0].double()
-        if self.divided and not self._warned:
-            self._compare()
-        return None
+        parts = self._parts(mean)
+        return parts[0].counted.double() if parts else None
+
+    def terms(
+        self, loss: torch.Tensor, samples: int, *, one_weight: bool
+    ) -> list[tuple[object, float, float]]:
+        """The means whose sum is a loss: what each is, its weight, and its value.
+
+        Args:
+            loss: what the last call returned.
+            samples: the samples that it is over.
+            one_weight: whether the whole loss has one weight.
+        """
+        whole = float(loss.detach())
+        if self.returned is not None:
+            return [("said", float(torch.as_tensor(self.returned.weight).detach()), whole)]
+        parts = self._parts(loss)
+        if one_weight or not loss.requires_grad:
+            return [("whole", float(parts[0].counted) if parts else float(samples), whole)]
+        found: list[tuple[object, float, float]] = []
+        numbers: dict[int, int] = {}
+        slopes = torch.autograd.grad(loss, [one.value for one in parts]) if parts else ()
+        for mean, slope in zip(parts, slopes, strict=True):
+            number = numbers[mean.site] = numbers.get(mean.site, 0) + 1
+            value = float(slope * mean.value.detach())
+            found.append(((mean.site, number), float(mean.counted), value))
+        return [*found, ("rest", float(samples), whole - sum(value for *_, value in found))]
 
     def add(self, weight: torch.Tensor) -> None:
         """Add the weight of a part to that of its batch."""
@@ -104,36 +210,94 @@ class CountedLoss:
     def sums(self, mean: torch.Tensor, samples: int) -> torch.Tensor:
         """The weight of the last mean, and the mean times that weight.
 
-        The weight is the number of counted targets, or of samples if that number is unknown.
+        The weight is the number of counted targets, or of samples if that number is unknown or
+        there are several.
         """
+        parts = [] if self.returned is not None else self._parts(mean)
         if self.returned is not None:
             counted = torch.as_tensor(self.returned.weight, device=mean.device).to(mean.dtype)
-        elif len(self._calls) == 1:
-            counted = self._calls[0].to(mean.dtype)
+        elif len(parts) == 1:
+            counted = parts[0].counted.to(mean.dtype)
         else:
             counted = torch.full_like(mean, float(samples))
         # The mean over no targets is NaN.
         return torch.stack([counted, torch.where(counted > 0, mean * counted, 0.0)])
 
-    def _compare(self) -> None:
-        """Warn, once, if means with equal weights have different numbers of targets."""
+    def _look_at(self, loss: torch.Tensor, samples: float) -> None:
+        """Note whether the means of a loss have to be weighed by what they count."""
+        self.looked = True
+        self.needs = (
+            self.needs
+            or self.returned is not None
+            or any(
+                self.may_drop
+                or mean.by_class
+                or mean.targets != samples
+                or float(mean.counted) != samples
+                for mean in self._parts(loss)
+            )
+        )
+
+    def _compare(self, loss: torch.Tensor, samples: float) -> None:
+        """Warn, once, of means that the weight of the whole loss does not weigh."""
+        if not self.divided or self._warned:
+            return
+        if self.returned is not None:
+            if not self.counts:
+                self._warn(
+                    "the objective returned mh.Weighted for a batch, and no worker did so in the "
+                    f"first step. {self.divided} weighs the workers' losses by their samples"
+                )
+            return
+        parts = self._parts(loss)
+        site = parts[0].site if parts else None
+        if self._first == _NO_BATCH:
+            self._first = site
+        if self.counts and len(parts) < 2 and site == self._first:
+            return
         self._looks += 1
-        if self._calls[0].device.type != "cpu" and self._looks > _LOOKED:
+        if self._looks > _LOOKED and any(one.counted.device.type != "cpu" for one in parts):
             return
-        counted = float(self._calls[0])
-        share = counted / max(1, self._all)
-        if self._share is None:
-            self._share = share
-        if abs(share - self._share) <= 1e-6 * self._share:
+        if self.counts:
+            self._compare_means(parts, samples)
             return
+        for mean in parts:
+            if float(mean.counted) != samples:
+                self._warn(
+                    f"the loss counts {float(mean.counted):g} of {mean.targets} targets of a batch "
+                    f"of {samples:g} samples (ignore_index), and in the first step of every worker "
+                    f"one for each sample. {self.divided} weighs the workers' losses by their "
+                    "samples"
+                )
+                return
+
+    def _compare_means(self, parts: Sequence[CountedMean], samples: float) -> None:
+        if not parts or parts[0].site != self._first:
+            self._warn(
+                "the loss of some batches is a mean over other targets than that of others, or "
+                f"over none. {self.divided} weighs a worker's loss by the targets of its first "
+                "mean, or by its samples if there is none"
+            )
+            return
+        by = float(parts[0].counted)
+        for mean in parts[1:]:
+            own = float(mean.counted)
+            ratio = own / by if by else math.inf
+            if self._ratios.setdefault(mean.site, ratio) != ratio:
+                self._warn(
+                    f"the loss has several means, over {by:g} and {own:g} targets in a batch of "
+                    f"{samples:g} samples, in other proportions than in another batch. "
+                    f"{self.divided} weighs a worker's whole loss by the first one"
+                )
+                return
+
+    def _warn(self, fact: str) -> None:
         self._warned = True
         warnings.warn(
-            f"the loss counts {counted:g} of {self._all} targets of one batch "
-            f"({share:.0%}) and {self._share:.0%} of another (ignore_index). "
-            f"{self.divided} weights means by samples if a sample has one target, so the gradient "
-            "of a step is not the mean over all counted targets, and differs from that of one "
-            "worker. For equal results leave out samples without a target, or return "
-            "mh.Weighted(total, weight) from Job(objective=...)",
+            f"{fact}, so the gradient of a step is not that of the loss of all samples, and "
+            "differs from that of one worker. For equal results return mh.Weighted(total, weight) "
+            "with one weight for the whole loss from Job(objective=...), or, for a loss of several "
+            "means, use allreduce(), fully_sharded() or zero() without micro_batch",
             stacklevel=2,
         )
 
@@ -158,8 +322,15 @@ def own_loss(job: Job) -> Callable[[Any, Any], Any]:
 
 
 def measuring(job: Job) -> tuple[CountedLoss, ...]:
-    """A new `CountedLoss` of the job's loss, or of each of its objectives."""
-    return tuple(CountedLoss(own_loss(one)) for one in job.one_by_one)
+    """A new `CountedLoss` of the job's loss, or of each of its objectives.
+
+    What was found in training to be no part of the loss is none in an evaluation.
+    """
+    known = (counted_loss(one) for one in job.one_by_one)
+    return tuple(
+        CountedLoss(own_loss(one), None if loss is None else loss.aside)
+        for one, loss in zip(job.one_by_one, known, strict=True)
+    )
 
 
 def loss_values(sums: Sequence[float], objectives: Sequence[str]) -> dict[str, float]:
@@ -206,94 +377,17 @@ def counting_each(job: Job) -> tuple[Job, tuple[CountedLoss, ...]]:
     return job.with_objective(dict(zip(job.objective_names, losses, strict=True))), losses
 
 
-def counting_among(job: Job) -> Job:
-    """The job of a worker whose updates are sent with their weight."""
-    counted, losses = counting_each(job)
-    for loss in losses:
-        loss.singles = True
-    return counted
-
-
-class _Watching(TorchFunctionMode):
-    """While active, records the divisors of means over targets.
+def counting_among(job: Job, strategy: object = "", workers: int = 1) -> Job:
+    """The job of a worker whose updates are sent with their weight.
 
     Args:
-        counts: where they are recorded.
+        job: the job.
+        strategy: what the workers train under.
+        workers: their number.
     """
-
-    def __init__(self, counts: _Counts) -> None:
-        super().__init__()
-        self._counts = counts
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Inspect the calls that compute a mean."""
-        kwargs = kwargs or {}
-        return self._counts.call(func, args, kwargs) if func in WATCHED else func(*args, **kwargs)
-
-
-class _Counts:
-    """The divisors of means over targets."""
-
-    def __init__(self) -> None:
-        self.counted: list[torch.Tensor] = []
-        self.all = 0
-        self.by_class = False
-
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The mean that a function of torch computes, whose divisor is recorded."""
-        if not self._look(*args, **kwargs) or len(args) > _POSITIONAL:
-            return func(*args, **kwargs)
-        counted = self.counted[-1]
-        if counted.device.type == "cpu" and (not _has_values(counted) or counted > 0):
-            return func(*args, **kwargs)
-        # The mean over no targets is NaN, and so are its gradients; their sum is 0.
-        total = func(*args, **{**kwargs, "reduction": "sum"})
-        return total / torch.where(counted > 0, counted, 1).to(total.dtype)
-
-    def _look(
-        self,
-        _: torch.Tensor,
-        target: torch.Tensor,
-        weight: torch.Tensor | None = None,
-        size_average: object = None,
-        ignore_index: int = -100,
-        reduce: object = None,
-        reduction: str = "mean",
-        **_rest: object,
-    ) -> bool:
-        """Record the divisor of a mean; return whether it is one over targets."""
-        if reduction != "mean" or size_average is not None or reduce is not None:
-            return False
-        if target.is_floating_point():
-            # Targets are probabilities: all of them count.
-            return False
-        self.all += target.numel()
-        if weight is None and ignore_index < 0 and _all_classes(target):
-            self.counted.append(_number(target.numel()))
-            return True
-        counts = target != ignore_index
-        if weight is None:
-            self.counted.append(counts.sum())
-        else:
-            self.by_class = True
-            self.counted.append((weight[target.clamp(min=0)] * counts).sum())
-        return True
-
-
-def _all_classes(target: torch.Tensor) -> bool:
-    """Whether targets in the host's memory are classes, none of them below 0."""
-    here = target.device.type == "cpu" and _has_values(target) and target.numel() > 0
-    return here and int(target.min()) >= 0
-
-
-@lru_cache(maxsize=64)
-def _number(value: int) -> torch.Tensor:
-    """A number as a tensor, which must not be changed."""
-    return torch.tensor(value)
-
-
-def _has_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has values: none has on the meta device, nor a fake one."""
-    return not tensor.is_meta and type(tensor).__name__ != "FakeTensor"
+    counted, losses = counting_each(job)
+    for loss in losses:
+        loss.decide(counts=True)
+        if workers > 1 or job.micro_batch is not None:
+            loss.divided = str(strategy)
+    return counted

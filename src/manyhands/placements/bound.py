@@ -98,7 +98,7 @@ class Bound(ABC):
         self.objective = objective
 
     @abstractmethod
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """Compute the gradient, averaged over all workers that step together.
 
         Args:
@@ -106,6 +106,7 @@ class Bound(ABC):
             targets: the targets of these inputs.
             weight: samples of this share / mean samples per share. Zero for a replica without
                 samples: it computes on another replica's share, which must not change it.
+            samples: samples of the share that is computed, as it was dealt.
 
         Returns:
             The mean loss over the share's samples, on every worker of the replica.
@@ -136,7 +137,13 @@ class Bound(ABC):
         """Whether the gradient of the last step is known to have neither NaN nor infinity."""
         return False
 
-    def local_gradients(self, inputs: Any, targets: Any, weight: float) -> list[torch.Tensor]:  # noqa: ARG002 - the contract
+    def local_gradients(
+        self,
+        inputs: Any,  # noqa: ARG002 - the contract
+        targets: Any,  # noqa: ARG002
+        weight: float,  # noqa: ARG002
+        samples: int,  # noqa: ARG002
+    ) -> list[torch.Tensor]:
         """This worker's own gradients, computed again; needed where all have the whole one."""
         return []
 
@@ -209,7 +216,7 @@ class Bound(ABC):
     def average_buffers(self) -> None:
         """Synchronise buffers of all replicas: average floats, copy others from the first one."""
 
-    def repeat_first_step(self, inputs: Any, targets: Any) -> None:  # noqa: B027 - most steps are alike
+    def repeat_first_step(self, inputs: Any, targets: Any, samples: int) -> None:  # noqa: B027 - most steps are alike
         """Compute a gradient that is not used, if the first step of a run sums in another order.
 
         A run that continues must sum as it did before, to be equal to the bit.

@@ -53,6 +53,8 @@ class Share:
     ends_epoch: bool
     evaluates: bool
     """Whether an evaluation follows."""
+    computed: int
+    """How many it has to compute with: as `samples`, or the first worker's."""
     streamed: Any = None
     """In place of indices: the part of a stream, a `StreamPart`."""
     is_last: bool = False
@@ -66,6 +68,7 @@ def as_loaded(share: Share, loaded: StreamedBatch) -> Share:
         share,
         total=loaded.total,
         samples=loaded.samples,
+        computed=loaded.loaded,
         ends_epoch=False,
         evaluates=share.evaluates or ended,
         is_last=ended,
@@ -124,14 +127,14 @@ def shares(
     batches = enumerate(deal(samples, sizes, budget, points, dealt=since[0]), since[1])
     for step, one in islice(batches, max(0, first - since[1]), None):
         own = divide(step, one.total) if divide else nested(one.total, rank, workers, copies)
+        # A worker without samples computes on those of the first.
+        part = own if own.start < own.stop else nested(one.total, 0, workers, copies)
         if streams:
             mine = _NONE
             bounds = one.dealt + own.start, one.dealt + own.stop
             streamed = StreamPart(one.dealt, one.total, *bounds, (rank, workers, copies))
         else:
             indices = order(one.epoch) if order else permutation(samples, seed, one.epoch)
-            # A worker without samples computes on those of the first.
-            part = own if own.start < own.stop else nested(one.total, 0, workers, copies)
             mine, streamed = indices[one.start + part.start : one.start + part.stop], None
         yield Share(
             epoch=one.epoch,
@@ -141,6 +144,7 @@ def shares(
             dealt=one.dealt,
             indices=mine,
             samples=own.stop - own.start,
+            computed=part.stop - part.start,
             ends_epoch=one.ends_epoch,
             evaluates=one.evaluates,
             streamed=streamed,

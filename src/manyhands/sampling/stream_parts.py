@@ -62,6 +62,8 @@ class StreamedBatch:
     """None if there are no samples."""
     samples: int
     """How many of its samples count."""
+    loaded: int
+    """How many samples it was made of."""
     total: int
     """Samples of the global batch."""
     end: int | None

@@ -70,9 +70,10 @@ class LockstepWorld(World):
     coordinator_class: ClassVar[type[VirtualCoordinator]] = LockstepCoordinator
     _group: VirtualGroup | None = None
 
-    def _new_model(self, workers: int) -> SharedModel:  # noqa: ARG002 - others need it
+    def _new_model(self, workers: int) -> SharedModel:
         protocol = cast("LockstepProtocol", self._protocol)
-        return BucketModel(self._job, protocol.bucket_bytes, from_first=protocol.fills_from_first)
+        options = {"from_first": protocol.fills_from_first, "divides": workers > 1}
+        return BucketModel(self._job, protocol.bucket_bytes, **options)
 
     def begin(self) -> None:
         """Start all processes; the first worker has the initial parameters, and sends them."""

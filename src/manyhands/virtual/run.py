@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from manyhands.faults import Faults
+from manyhands.parameters.gradients import build
 from manyhands.parameters.initial.start import check_job_start, start_digest
+from manyhands.parameters.loss_division import division_words
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.parameters.optional.plateau import has_plateau
+from manyhands.seeding import random_state, restore_random_state
 from manyhands.strategies import check_job
 from manyhands.trace import Setting
 from manyhands.virtual.checkpoints import VirtualCheckpoints
 from manyhands.virtual.conditions.simulated_faults import simulated
 from manyhands.virtual.lockstep import world_class
 from manyhands.virtual.log import Logs
+from manyhands.virtual.remembered import remembered
 from manyhands.virtual.simulator.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -83,12 +88,12 @@ def simulate_job(
     check_job(protocol, job, len(places.workers))
     if not time_only:
         check_optional(protocol, job, ["cpu"])
+        _check_division(job, protocol, len(places.workers))
     needs = protocol.needs(len(places.workers))
     back = needs.takes_back and (bool(protocol.obstacle("plateau")) or not has_plateau(job))
     expected = simulated(faults, places, peers=needs.peer_servers or needs.collectives, back=back)
     job.make_ready()
-    if resume is not None:
-        job = replace(job, start=resume.folder)
+    job = job if resume is None else replace(job, start=resume.folder)
     check_job_start(job)
     if resume is None and (digest := start_digest(job)) is not None:
         settings = (*settings, Setting("start_sha256", digest, "script"))
@@ -125,6 +130,25 @@ def simulate_job(
         logs.coordinator.event("end", end)
         logs.flush()
     return world
+
+
+def _check_division(job: Job, protocol: StrategyProtocol, workers: int) -> None:
+    """Warn of a loss for which several workers do not train as one; once for a job."""
+    needs = protocol.needs(workers)
+    one_weight = not needs.one_replica or job.micro_batch is not None
+
+    def find() -> str:
+        kept = random_state()
+        try:
+            return division_words(job, build(job), one_weight=one_weight)
+        finally:
+            restore_random_state(kept)
+
+    if job.streams or (workers == 1 and job.micro_batch is None):
+        return
+    words = remembered(job, ("division", one_weight), find)
+    if words:
+        warnings.warn(words, stacklevel=2)
 
 
 @contextlib.contextmanager

@@ -139,7 +139,7 @@ class World:
 
     def _new_model(self, workers: int) -> SharedModel:
         """The model that computes the gradients of so many workers."""
-        needs, job = self._needs, counting_among(self._job)
+        needs, job = self._needs, counting_among(self._job, self._protocol, workers)
         clip = job.clip if needs.clips == "workers" else None
         return SharedModel(job, needs.shards, clip, lockstep=needs.lockstep, workers=workers)
 
@@ -259,9 +259,9 @@ class World:
         self._measures.record(self.committed)
         if self._needs.ensemble:
             members = [one.parameters[0].clone() for one in living]
-            values = evaluate(self._job, shared_model.ensemble(members))
+            values = evaluate(shared_model.job, shared_model.ensemble(members))
         else:
-            values = evaluate(self._job, self.shared())
+            values = evaluate(shared_model.job, self.shared())
             shared_model.adopt_shared_buffers(living)
         where = f"after {self.committed:,} samples"
         record = self._logs.coordinator

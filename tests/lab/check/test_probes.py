@@ -160,11 +160,44 @@ def test_finds_nothing_in_a_sound_job(given):
     assert probe(job(**given)) == []
 
 
-def test_one_ignored_target_per_sample_is_counted_by_protocols_only():
+@pytest.mark.parametrize("one_weight", [False, True])
+def test_ignored_targets_are_counted(one_weight):
     ignoring = job(data=TensorDataset(INPUTS, torch.where(torch.arange(16) % 3 == 0, -100, LABELS)))
-    assert probe(ignoring, counts_targets=True) == []
-    (found,) = probe(ignoring)
-    assert "targets below 0 are ignored" in found
+    assert probe(ignoring, one_weight=one_weight) == []
+
+
+def test_several_means_need_a_weight_each():
+    missing = TensorDataset(INPUTS, torch.where(torch.arange(16) % 3 == 0, -100, LABELS))
+
+    def both(outputs, targets):
+        return F.cross_entropy(outputs, targets) + 0.1 * outputs.square().mean()
+
+    several = job(data=missing, loss=both)
+    assert probe(several) == []
+    (found,) = probe(several, one_weight=True)
+    assert "the loss has several means" in found
+
+
+def flat(samples):
+    """All words in one row, as for attention without padding."""
+    return torch.cat([words for words, _ in samples]), torch.tensor([one for _, one in samples])
+
+
+def test_a_mean_over_a_row_of_tokens_is_found():
+    words = [(torch.randn(length, 6, generator=DRAW), length) for length in range(1, 9)]
+    over_tokens = job(
+        objective=lambda model, batch: model(batch[0]).square().mean(), data=words, collate_fn=flat
+    )
+    (found,) = probe(over_tokens)
+    assert "return mh.Weighted(total, weight)" in found
+    said = job(
+        objective=lambda model, batch: mh.Weighted(
+            model(batch[0]).square().mean(1).sum(), len(batch[0])
+        ),
+        data=words,
+        collate_fn=flat,
+    )
+    assert probe(said) == []
 
 
 SCRIPT = """

@@ -38,7 +38,7 @@ def idle_share(tmp_path, text, pace=PACE):
         bound = strategy(text).bind(job, group, torch.device("cpu"), waits)
         ends, waited = [], []
         for _ in range(STEPS):
-            bound.gradient(inputs, inputs, 1.0)
+            bound.gradient(inputs, inputs, 1.0, len(inputs))
             bound.step(1.0)
             ends.append(time.monotonic())
             waited.append(sum(seconds for _, seconds in waits.take()))

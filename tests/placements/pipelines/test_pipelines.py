@@ -91,7 +91,7 @@ def piped(job, text):
         losses, late = [], []
         for size, inputs, targets in batches(job):
             bound.counts = size / BATCH
-            losses.append(bound.gradient(inputs, targets, 1.0))
+            losses.append(bound.gradient(inputs, targets, 1.0, len(inputs)))
             bound.step(bound.counts)
         bound.average_buffers()
         late += bound.applied()
@@ -229,13 +229,13 @@ def test_it_sends_what_was_forecast_to_the_byte(tmp_path, text, workers):
         waits = Waits(time.monotonic, lambda _: None)
         bound = strategy(text).bind(job, group, torch.device("cpu"), waits)
         inputs, targets = (tensor[:BATCH] for tensor in job.data.tensors)
-        bound.gradient(inputs, targets, 1.0)
+        bound.gradient(inputs, targets, 1.0, len(inputs))
         bound.average_buffers()
         group.sum(torch.zeros(1))
         before = sum(group.traffic()[0].values())
         waits.noted = []
         for _ in range(steps):
-            bound.gradient(inputs, targets, 1.0)
+            bound.gradient(inputs, targets, 1.0, len(inputs))
         bound.average_buffers()
         sent = [one.size for one in waits.noted if one.kind == "send"]
         group.sum(torch.zeros(1))
@@ -275,7 +275,7 @@ def test_clipping_is_of_the_whole_models_norm(tmp_path, text, workers):
         waits = Waits(time.monotonic, lambda _: None)
         bound = strategy(text).bind(job, group, torch.device("cpu"), waits)
         own = [tensor.chunk(bound.replicas)[bound.replica] for tensor in (inputs, targets)]
-        bound.gradient(*own, 1.0)
+        bound.gradient(*own, 1.0, len(own[0]))
         bound.clip(limit)
         sections = bound.model.named_parameters()
         return {name.split(".", 1)[1]: gathered(tensor.grad) for name, tensor in sections}
@@ -333,7 +333,7 @@ def test_a_parameter_of_no_layer_is_not_sharded_and_learns_all_the_same(tmp_path
         bound = strategy(text).bind(job, group, torch.device("cpu"), waits)
         own = [tensor.chunk(bound.replicas)[bound.replica] for tensor in (inputs, targets)]
         for _ in range(3):
-            bound.gradient(*own, 1.0)
+            bound.gradient(*own, 1.0, len(own[0]))
             bound.step(1.0)
         return dict(bound.state().fetch())
 

@@ -67,7 +67,7 @@ def first_gradients(job: Job, workers: int) -> FirstGradients:
         inputs, targets = job.divide(load_here(job, seeded, seed, wanted))
         idle.pass_by()
         begun = time.perf_counter()
-        backward(job, torch.device("cpu"), model, inputs, targets)
+        backward(job, torch.device("cpu"), model, inputs, targets, len(wanted))
         times.append(time.perf_counter() - begun)
         updates.append(_vectors(model, shard))
         idle.pass_by()

@@ -110,7 +110,7 @@ def check(
     """
     needs = read_strategy(strategy).needs(workers)
     note("probing the job")
-    reasons = probe(job, counts_targets=not needs.collectives)
+    reasons = probe(job, one_weight=not needs.collectives)
     note("loading the script in two processes")
     prints = [elsewhere(script, name, list(arguments), number) for number in (0, 1)]
     reasons += compare_processes(*prints)

@@ -11,17 +11,15 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils.data import default_collate
 
 from manyhands.data.sample_digest import digest
-from manyhands.parameters.gradients import compute_loss, samples_of
-from manyhands.parameters.loss_weight import counted_loss, counting
-from manyhands.parameters.microbatches import divide
+from manyhands.parameters.gradients import compute_loss
+from manyhands.parameters.loss_division import apart, batches_of, check_division
 from manyhands.parameters.optional.loss_parameters import loss_parameters, words
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from manyhands.job import Job
     from manyhands.lab.check.fingerprint import Fingerprint
@@ -33,18 +31,18 @@ _NEAR = 1e-4
 """How far two losses may be from each other, relatively, to be called equal."""
 
 
-def probe(job: Job, *, counts_targets: bool = False) -> list[str]:
+def probe(job: Job, *, one_weight: bool = False) -> list[str]:
     """The reasons that can be found without any other process.
 
     Args:
         job: the job.
-        counts_targets: whether the strategy weighs means by targets that are not ignored, also if
-            a sample has one target; placements do not (docs/meanings.md).
+        one_weight: whether what a worker sends has one weight, as under protocols.
     """
     found = [*_repeatable(job)]
     torch.manual_seed(job.seed)
     model = job.model()
-    batch = _batch(job)
+    batches, sizes = _batches(job)
+    batch = job.divide(batches[0])
     model.train()
     found += [words(name, some) for name, some in loss_parameters(job, model).items()]
     for one in job.one_by_one:
@@ -55,10 +53,11 @@ def probe(job: Job, *, counts_targets: bool = False) -> list[str]:
     for one in job.one_by_one:
         found += [] if job.sync_batchnorm else _normalises(one, model, batch)
         draws = list(_draws(one, model, batch))
-        means = list(_is_mean(one, model, batch, counts_targets))
+        division = check_division(one, model, batches, sizes, one_weight=one_weight)
+        means = [division] if division else []
         found += draws + means
         # What is drawn differs from call to call, and what is no mean differs from the first one.
-        found += [] if draws or means else _mixes(one, model, batch, counts_targets)
+        found += [] if draws or means else _mixes(one, model, batches, sizes)
     return list(dict.fromkeys(found))
 
 
@@ -92,12 +91,12 @@ def compare_processes(one: Fingerprint, other: Fingerprint) -> list[str]:
     return found
 
 
-def _batch(job: Job) -> Any:
-    """The inputs and targets of the first samples."""
+def _batches(job: Job) -> tuple[list[Any], list[int]]:
+    """The batch of the first samples, and parts of it."""
     seeded = Seeded(job.data, job.collate_fn)
     with seeded.drawing():
         samples = seeded.first(epoch_seed(job.seed, 0), _SAMPLES)
-    return job.divide((job.collate_fn or default_collate)(samples))
+    return batches_of(samples, job.collate_fn)
 
 
 def _repeatable(job: Job) -> Iterator[str]:
@@ -146,27 +145,22 @@ def _normalises(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
         )
 
 
-def _mixes(job: Job, model: nn.Module, batch: Any, counts_targets: bool) -> Iterator[str]:
+def _mixes(
+    job: Job, model: nn.Module, batches: Sequence[Any], sizes: Sequence[int]
+) -> Iterator[str]:
     """Whether a loss in training depends on which samples are in the batch, now or later.
 
     A model may use the batch's statistics after a warm-up only, so it is called several times.
     """
-    samples = samples_of(batch[0])
-    if samples == 1:
+    if len(batches) == 1:
         return
     layers = [one for one in model.modules() if isinstance(one, _BatchNorm)]
     was = [one.training for one in layers]
-    counted, loss = counting(job)
-    loss.singles = counts_targets
-    first = samples // 2
-    parts = list(
-        zip(divide(batch[0], [first, 10**9]), divide(batch[1], [first, 10**9]), strict=True)
-    )
     for one in layers:
         # These are for `_normalises`, or are synchronised.
         one.eval()
     for call in range(_CALLS):
-        if _apart(counted, model, batch, parts) > _NEAR:
+        if apart(job, model, batches, sizes) > _NEAR:
             when = f" after some {3 * call} calls" if call else ""
             yield (
                 f"in training the model computes something else{when} for a sample if other "
@@ -176,15 +170,6 @@ def _mixes(job: Job, model: nn.Module, batch: Any, counts_targets: bool) -> Iter
             break
     for one, training in zip(layers, was, strict=True):
         one.train(training)
-
-
-def _apart(job: Job, model: nn.Module, batch: Any, parts: list[Any]) -> float:
-    """How far the loss of a batch in training is from the mean over its parts, relatively."""
-    whole, _ = _weighed(job, model, batch)
-    means, weights = zip(*(_weighed(job, model, part) for part in parts), strict=True)
-    total = sum(mean * weight for mean, weight in zip(means, weights, strict=True))
-    mean = float(total / max(sum(weights), 1e-300))
-    return abs(mean - whole) / max(1e-12, abs(whole))
 
 
 def _draws(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
@@ -228,62 +213,3 @@ def _own_steps(job: Job, model: nn.Module, batch: Any) -> Iterator[str]:
 def _loss(job: Job, model: nn.Module, batch: Any) -> torch.Tensor:
     with torch.no_grad():
         return compute_loss(job, model, *batch).detach().double().reshape(())
-
-
-def _is_mean(job: Job, model: nn.Module, batch: Any, counts_targets: bool) -> Iterator[str]:
-    """Whether the loss of a batch is the weighted mean of the losses of its parts."""
-    samples = samples_of(batch[0])
-    if samples == 1:
-        return
-    counted, loss = counting(job)
-    loss.singles = counts_targets
-    model.eval()
-    whole, _ = _weighed(counted, model, batch)
-    first = max(1, samples // 4)
-    parts = zip(divide(batch[0], [first, 10**9]), divide(batch[1], [first, 10**9]), strict=True)
-    means, weights = zip(*(_weighed(counted, model, part) for part in parts), strict=True)
-    model.train()
-    total = sum(mean * weight for mean, weight in zip(means, weights, strict=True))
-    mean = total / max(sum(weights), 1e-300)
-    if abs(mean - whole) <= _NEAR * max(1e-12, abs(whole)):
-        return
-    if abs(sum(means) - whole) <= _NEAR * abs(whole):
-        yield (
-            "the loss is a sum over the samples of a batch, and a worker sees a part of them: "
-            "return the mean (reduction='mean')"
-        )
-        return
-    negative = any((one < 0).any() for one in _integers(batch))
-    yield (
-        "the loss of a batch is not the mean of the losses of its samples, so it depends on how a "
-        "batch is divided: "
-        + (
-            "targets below 0 are ignored, and the mean is over the others; return "
-            "mh.Weighted(total, weight) from Job(objective=...)"
-            if negative
-            else "if it is a mean over something else than samples, return mh.Weighted(total, "
-            "weight) from Job(objective=...); a loss between samples cannot be divided"
-        )
-    )
-
-
-def _weighed(job: Job, model: nn.Module, batch: Any) -> tuple[float, float]:
-    """The mean loss of a batch, and its weight."""
-    samples = samples_of(batch[0])
-    loss = _loss(job, model, batch)
-    counted = counted_loss(job)
-    own = None if counted is None else counted.weight(loss, samples)
-    return float(loss), float(samples if own is None else own)
-
-
-def _integers(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of integers in a nested batch."""
-    if isinstance(value, torch.Tensor):
-        if not value.is_floating_point() and value.dtype != torch.bool:
-            yield value
-    elif hasattr(value, "values"):
-        for item in value.values():
-            yield from _integers(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _integers(item)

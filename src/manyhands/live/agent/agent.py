@@ -91,9 +91,11 @@ def launch(request: Request) -> None:
     with fork_server(*surroundings) as loaded, inviting(*invited) as invitation:
         request.job.make_ready()
         job = override(request.job, request.overrides)
-        try_out(job, request.workers, devices(request.here))
+        one_weight = not request.strategy.needs(request.workers).collectives
+        one_weight = (request.workers > 1 and one_weight) or job.micro_batch is not None
+        uneven = try_out(job, request.workers, devices(request.here), one_weight=one_weight)
         request = pin_start(from_weights(request))
-        notes = (warning, codec_note(request, job), continuing(request), unneeded(request))
+        notes = (warning, codec_note(request, job), continuing(request), unneeded(request), uneven)
         with explain_full_disk(request.folder):
             attempt = partial(_attempt, loaded=loaded, invitation=invitation)
             carry_through(request, [*filter(None, notes)], attempt)

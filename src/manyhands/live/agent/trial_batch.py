@@ -24,6 +24,7 @@ from manyhands.failure import Refused, refusing
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
 from manyhands.parameters.initial.start import check_start
+from manyhands.parameters.loss_division import division_words
 from manyhands.parameters.loss_weight import measuring
 from manyhands.parameters.optional.loss_parameters import check_loss_parameters
 from manyhands.parameters.optional.plateau import schedule_of
@@ -42,13 +43,17 @@ _MOST = 32
 """The most samples in a trial batch: enough for every layer, and fast to compute."""
 
 
-def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
+def try_out(job: Job, workers: int, devices: Sequence[str], *, one_weight: bool = False) -> str:
     """Run the model, the loss and the metrics on one batch, without training.
 
     Args:
         job: the job.
         workers: number of workers among which a global batch is divided.
         devices: devices of the workers.
+        one_weight: whether what a worker sends has one weight, as under protocols.
+
+    Returns:
+        Why several workers do not train as one; empty if nothing is known of that.
 
     Raises:
         Refused: the job fails; the message states in which call and on which shapes.
@@ -65,6 +70,9 @@ def try_out(job: Job, workers: int, devices: Sequence[str]) -> None:
             if sketch is None:
                 _check_state(job, model)
             _try_batches(job, model, max(1, job.batch_sizes.at(0) // workers))
+            if workers > 1 or job.micro_batch is not None:
+                return division_words(job, model, one_weight=one_weight)
+    return ""
 
 
 @contextlib.contextmanager

@@ -177,7 +177,9 @@ class FiniteSteps:
         named = self._gather(not_finite(loss) if weight and self._bound.speaks else "")
         if named or not self._bound.whole_gradient:
             return named
-        again = self._bound.local_gradients(batch.inputs, batch.targets, weight)
+        again = self._bound.local_gradients(
+            batch.inputs, batch.targets, weight, batch.share.computed
+        )
         return self._gather(not_finite_among(again) if weight else "")
 
     def _gather(self, own: NotFinite) -> dict[int | str, NotFinite]:

@@ -206,8 +206,12 @@ def _work_free(
 
     shared = home if needs.shared_memory else None
     clip = job.clip if needs.clips == "workers" else None
-    about = (counting_among(job), needs.shards, device, allocate, shared)
-    copy = Copy(*about, beside=needs.own_parameters, clip=clip)
+    copy = Copy(
+        counting_among(job, protocol, assignment.workers),
+        *(needs.shards, device, allocate, shared),
+        beside=needs.own_parameters,
+        clip=clip,
+    )
     addresses = where_servers_are(assignment, roll)
     # The caller's name includes the incarnation, because a successor numbers its calls from one.
     caller = Caller(

@@ -284,7 +284,7 @@ class LiveReplica:
         check = partial(self._divergence.training, sample=batch.dealt) if self._on_cpu else None
         ready = self._pacer.before(ready)
         weigh = partial(setattr, batch, "mass")
-        about = (batch.inputs, batch.targets, ready, check, weigh, batch.objective)
+        about = (batch.inputs, batch.targets, batch.samples, ready, check, weigh, batch.objective)
         loss = self._copy.gradient(*about)
         self._pacer.stretch()
         # Shards are encoded within the backward pass, as soon as they are complete.
@@ -428,7 +428,7 @@ class LiveReplica:
         kept = (
             [shard.clone() for shard in self._copy.parameters] if self._needs.own_parameters else []
         )
-        model, job, parts = self._copy.model, self._job, self._needs.evaluating(cut.parts)
+        model, job, parts = self._copy.model, self._copy.job, self._needs.evaluating(cut.parts)
         if cut.index >= parts:
             self.stand_by()
             totals = no_totals(job, model, self._device, self._loading)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from manyhands.live.worker.checkpoints.lockstep import LockstepCheckpoints
     from manyhands.live.worker.checkpoints.storing_plan import StoredIn, StoringPlan
     from manyhands.parameters.loss_weight import CountedLoss
+    from manyhands.parameters.weight_table import WeightTable
     from manyhands.placements import Placement
     from manyhands.sampling.permutation import Share
     from manyhands.trace import Recorder
@@ -126,11 +128,13 @@ class Trainer:
             self._bound = bound = strategy.bind(counted, group, self.device, self._waits)
             note = check_steps(bound, strategy)
             bound.words = (*bound.words, *filter(None, [note]))
-        self._counted = losses
+        self._counted, self._counting_job = losses, counted
         """What each objective is a mean over."""
         if bound.replicas > 1 or bound.parts > 1 or job.micro_batch is not None:
             for loss in losses:
                 loss.divided = str(strategy)
+        for loss in losses:
+            loss.may_drop = job.collate_fn is not None
         if self.rank == 0:
             bound.record_words(recorder)
         self.model, self.optimizer = bound.model, bound.optimizer
@@ -273,7 +277,9 @@ class Trainer:
                 if self.job.objective_names:
                     self._bound.choose(objective)
                 scale = 1.0 if self._scale is None else self._scale.factor
-                losses.append(self._bound.gradient(batch.inputs, batch.targets, weight * scale))
+                with self._balancing(share, counted):
+                    about = (batch.inputs, batch.targets, weight * scale, share.computed)
+                    losses.append(self._bound.gradient(*about))
                 self._waits.end()
                 applies = self._scale is None or self._finite.unscale(self._scale)
                 self._weigh(share, counted)
@@ -314,23 +320,81 @@ class Trainer:
             self._schedule.apply(self.optimizer, share.dealt)
 
     def _weigh(self, share: Share, counted: CountedLoss) -> None:
-        """Make the gradient that of the mean over all weights, if the loss has weights.
+        """Make the gradient that of the mean over all weights, if that is not done yet.
 
         Until here it is the gradient of the sum of all totals, divided by the number of samples.
+        Whether workers ask each other never depends on the data of one of them.
         """
         own = counted.take()
-        if own is None or not self._bound.rescales:
+        if counted.balanced or not counted.counts or not self._bound.rescales:
             return
-        counts = self._bound.speaks and share.samples > 0
-        sums = torch.stack([torch.full_like(own, share.samples), own]) * counts
-        sums = sums.to(self._group.device)
+        if not self._divides:
+            if own is not None:
+                self._rescale(share.computed, float(own))
+            if counted.looked and not counted.decided and self.device.type != "cpu":
+                # Reading the weights in every step would synchronise the device.
+                counted.decide(counts=counted.needs)
+            return
+        speaks = self._bound.speaks and share.samples > 0
+        weight = 0.0 if not speaks else float(share.samples if own is None else own)
+        numbers = [counted.needs, share.samples if speaks else 0, weight]
+        sums = torch.tensor(numbers, dtype=torch.float64, device=self._group.device)
+        self._sum_weights(sums)
+        needs, samples, total = sums.tolist()
+        if not counted.decided:
+            counted.decide(counts=needs > 0)
+        self._rescale(samples, total)
+
+    def _rescale(self, samples: float, weight: float) -> None:
+        if samples != weight:
+            self._bound.rescale(samples / weight if weight else 0.0)
+
+    @property
+    def _divides(self) -> bool:
+        """Whether the workers that step together have different samples."""
         group = self._bound.together or self._group
-        if group.size > 1:
-            self._waits.begin()
-            group.sum_small(sums)
-            self._waits.end()
-        samples, weight = sums.tolist()
-        self._bound.rescale(samples / weight if weight else 0.0)
+        return group.size > 1 and self._bound.replicas > 1
+
+    @contextlib.contextmanager
+    def _balancing(self, share: Share, counted: CountedLoss) -> Iterator[None]:
+        """Context of a gradient: means are scaled by the weights of all workers."""
+        counted.take()
+        counted.balanced = False
+        if self._bound.rescales:
+            counted.alone = not self._divides
+            counted.balance = partial(self._balance, share, counted)
+        try:
+            yield
+        finally:
+            counted.balance = None
+
+    def _balance(self, share: Share, counted: CountedLoss, table: WeightTable) -> WeightTable:
+        """What the losses of all workers that step together count.
+
+        In the first step of a group all workers find out whether any of them needs weights. If none
+        does, each step of all the others is without this exchange.
+        """
+        speaks = self._bound.speaks and share.samples > 0
+        own = (table.numbers * speaks).to(self._group.device)
+        totals = own.clone()
+        self._sum_weights(totals)
+        if not counted.decided:
+            counted.decide(counts=bool(totals[0] > 0))
+        return table.summed(totals, partial(self._all_weights, own))
+
+    def _sum_weights(self, numbers: torch.Tensor) -> None:
+        self._waits.begin()
+        (self._bound.together or self._group).sum_small(numbers)
+        self._waits.end()
+
+    def _all_weights(self, own: torch.Tensor) -> torch.Tensor:
+        """The numbers of all workers, a row for each."""
+        group = self._bound.together or self._group
+        everyone = own.new_empty(group.size, len(own))
+        self._waits.begin()
+        group.gather(everyone, own)
+        self._waits.end()
+        return everyone
 
     def evaluate(self) -> dict[str, float]:
         """The loss and the job's metrics on its validation data, exact over all workers.
@@ -360,7 +424,7 @@ class Trainer:
         """The loss and the metrics at the present values of the parameters."""
         bound = self._bound
         totals = evaluate(
-            self.job,
+            self._counting_job,
             self.model,
             self.device,
             bound.replica,

@@ -70,7 +70,7 @@ def dry_run(placement: Placement, job: Job, workers: int, rank: int = 0) -> DryR
             waits.noted = noted
             inputs = torch.zeros(share, *one.shape[1:], dtype=one.dtype)
             targets = torch.zeros(share, *target.shape[1:], dtype=target.dtype)
-            bound.gradient(inputs, targets, 1.0)
+            bound.gradient(inputs, targets, 1.0, share)
             bound.step(1.0)
             del inputs, targets
         held, peak = ledger.held, ledger.peak

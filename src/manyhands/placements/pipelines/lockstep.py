@@ -11,7 +11,7 @@ from torch import nn
 from manyhands.engine.pipelines import Stage, runtime
 from manyhands.engine.sharding import is_sharded, reshard
 from manyhands.engine.tensors import gradient_of, is_first_copy, norm, own
-from manyhands.parameters.gradients import check_scalar, samples_of
+from manyhands.parameters.gradients import check_scalar
 from manyhands.parameters.loss_weight import counted_loss
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
     from manyhands.schedules import Table
     from manyhands.transport.collectives import Group
     from manyhands.transport.waits import Waits
+
+
+def check_samples(inputs: torch.Tensor, samples: int) -> None:
+    """Raise ValueError if dim 0 of a batch is not that of its samples."""
+    if len(inputs) != samples:
+        raise ValueError(
+            "a pipeline divides a batch along dim 0 of its inputs, which must be that of the "
+            f"samples: got inputs of shape {tuple(inputs.shape)} for {samples} samples. Return all "
+            "samples, along dim 0, from collate_fn"
+        )
+
 
 LOSS: Final = 1 << 20
 EVALUATION: Final = 1 << 21
@@ -177,10 +188,11 @@ class LockstepPipeline(Stages):
         self._counted = counted_loss(job)
         self._samples = 0
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """Run the schedule; each microbatch's loss is weighted by its samples."""
         self._made.passing.check(inputs)
-        self._samples = len(inputs)
+        check_samples(inputs, samples)
+        self._samples = samples
         sizes = sizes_of(len(inputs), self._count(len(inputs)))
         shares = [size / len(inputs) for size in sizes]
         wanted = zip(divide(targets, sizes), shares, (weight for _ in sizes), strict=True)
@@ -233,7 +245,7 @@ class LockstepPipeline(Stages):
         target, share, weight = wanted
         loss: torch.Tensor = self._job.criterion(outputs, target)
         check_scalar(loss)
-        own = None if self._counted is None else self._counted.weight(loss, samples_of(target))
+        own = None if self._counted is None else self._counted.weight(loss, share * self._samples)
         if own is None or self._counted is None:
             self._losses.append((loss.detach().double() * share, share))
             return loss * (share * weight)

@@ -20,7 +20,7 @@ from manyhands.codecs.kernels.finite import not_finite, not_finite_among
 from manyhands.parameters.gradients import check_scalar
 from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.scheduled_step import weighted_step
-from manyhands.placements.pipelines.lockstep import LOSS, Stages
+from manyhands.placements.pipelines.lockstep import LOSS, Stages, check_samples
 from manyhands.schedules.pipedream import ahead
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class PipeDreamPipeline(Stages):
         inputs: Any,
         targets: Any,
         weight: float,  # noqa: ARG002 - there is one replica
+        samples: int,
     ) -> torch.Tensor:
         """Run the forward passes of the batch, and the backward passes that are due.
 
@@ -103,6 +104,7 @@ class PipeDreamPipeline(Stages):
             stage, an earlier one on the others; NaN until there is one.
         """
         self._made.passing.check(inputs)
+        check_samples(inputs, samples)
         sizes = sizes_of(len(inputs), min(self._microbatches, len(inputs)))
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         entering = self._entering(divide(inputs, sizes), sizes)

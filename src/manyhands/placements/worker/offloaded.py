@@ -55,11 +55,11 @@ class Offloaded(Sharded):
             turn.unit.register_forward_pre_hook(turn.wait, prepend=True)
         return turns
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """As in `Sharded`, after the last step has completed."""
         handle = self.model.register_forward_hook(lambda *_: self._join())
         try:
-            return super().gradient(inputs, targets, weight)
+            return super().gradient(inputs, targets, weight, samples)
         finally:
             handle.remove()
 

@@ -126,9 +126,9 @@ class PeriodicSync(Bound):
         self._latest, self._dealt = self._dealt, self._dealt + total
         return self._inner.weigh(samples, together) if together else 0.0
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """The gradient of this replica."""
-        return self._inner.gradient(inputs, targets, weight)
+        return self._inner.gradient(inputs, targets, weight, samples)
 
     def take_refused(self) -> NotFinite:
         """What this worker's gradient had for which it sent zeros within the replica."""

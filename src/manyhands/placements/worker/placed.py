@@ -93,10 +93,10 @@ class Placed(Bound):
                 return several
         return tuple(range(self._group.size))
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """Run forward and backward on the modules' workers; then sum the gradients of copies."""
         with untouched(self.model, when=not weight), self._on_the_way:
-            loss = backward(self._job, self._device, self._called, inputs, targets, weight)
+            loss = backward(self._job, self._device, self._called, inputs, targets, samples, weight)
             self._on_the_way.wait()
         for name, group in self._shared.items():
             self._sum_gradients(self.model.get_submodule(name), group)

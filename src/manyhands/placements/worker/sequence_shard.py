@@ -77,7 +77,7 @@ class SequenceShard(WholeModel):
             if isinstance(unit.forward, Checkpointed):
                 unit.forward.compute = self._computing(unit.forward.compute)
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """The loss of this worker's shards; DDP averages gradients over all workers."""
         if self._dim < 0:
             self._try_out(inputs)
@@ -88,6 +88,7 @@ class SequenceShard(WholeModel):
                 self._forward,
                 inputs,
                 self._part(targets),
+                samples,
                 weight,
                 self._more_to_come,
                 agree=self._agree,

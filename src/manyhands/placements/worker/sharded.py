@@ -49,11 +49,11 @@ class Sharded(Bound):
         self._largest = -(-total // self.replicas)
         return super().weigh(samples, total)
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """FSDP2 gathers each unit before it computes, and reduces and scatters gradients."""
         with untouched(self.model, when=not weight):
             return backward(
-                *(self._job, self._device, self.model, inputs, targets, weight),
+                *(self._job, self._device, self.model, inputs, targets, samples, weight),
                 largest=self._largest,
             )
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensor_parallel import divide_layers
 from manyhands.engine.tensors import own
-from manyhands.parameters.gradients import build, samples_of
+from manyhands.parameters.gradients import build
 from manyhands.placements.model.materialize import make_in_parts
 from manyhands.placements.model.tied_parameters import keeping_ties
 from manyhands.placements.worker.sharded import sharded_state
@@ -99,10 +99,10 @@ class TensorOwnSamples(WholeModel):
         self._split = list(dict.fromkeys(split.values()))
         return wrap(model, list(split))
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """The gradient; those of split layers are sums over all samples, and are averaged here."""
-        self._samples.count(samples_of(inputs))
-        loss = super().gradient(inputs, targets, weight)
+        self._samples.count(len(inputs))
+        loss = super().gradient(inputs, targets, weight, samples)
         for one in self._split:
             if one.grad is not None:
                 own(one.grad).div_(self.replicas)
@@ -110,7 +110,7 @@ class TensorOwnSamples(WholeModel):
 
     def outputs(self, inputs: Any) -> Any:
         """The outputs for this worker's samples; computed together with all other workers."""
-        self._samples.count(samples_of(inputs))
+        self._samples.count(len(inputs))
         return super().outputs(inputs)
 
     def state(self) -> State:
@@ -140,6 +140,12 @@ class _Samples:
         return gathered
 
     def _padded(self, tensor: torch.Tensor) -> torch.Tensor:
+        if len(tensor) != self._own:
+            raise ValueError(
+                f"a split layer got an input of shape {tuple(tensor.shape)} in a batch whose "
+                f"inputs have {self._own} rows: tensor(samples=own) gathers rows of samples. Use "
+                "tensor() for a model with other activations"
+            )
         missing = self._most - len(tensor)
         return functional.pad(tensor, [0, 0] * (tensor.dim() - 1) + [0, missing])
 

@@ -151,13 +151,14 @@ class WholeModel(Bound):
     def _make_optimizer(self, job: Job) -> torch.optim.Optimizer:
         return job.make_optimizer(self.model)
 
-    def gradient(self, inputs: Any, targets: Any, weight: float) -> torch.Tensor:
+    def gradient(self, inputs: Any, targets: Any, weight: float, samples: int) -> torch.Tensor:
         """Compute the gradient; the wrapped module averages it over workers."""
         for layer in self._synchronised:
             layer.counts = weight != 0
         with untouched(self.model, when=not weight), self._reducing():
             loss = backward(
-                self._job, self._device, self._called, inputs, targets, weight, self._more_to_come
+                *(self._job, self._device, self._called, inputs, targets, samples, weight),
+                self._more_to_come,
             )
         if self._last is not None and not self._last.settled:
             self._last.settle()
@@ -188,11 +189,13 @@ class WholeModel(Bound):
         self.take_finite()
         super().rescale(factor)
 
-    def local_gradients(self, inputs: Any, targets: Any, weight: float) -> list[torch.Tensor]:
+    def local_gradients(
+        self, inputs: Any, targets: Any, weight: float, samples: int
+    ) -> list[torch.Tensor]:
         """This worker's own gradients, computed again and not averaged; buffers stay."""
         self.model.zero_grad()
         with untouched(self.model, when=True), self._more_to_come():
-            backward(self._job, self._device, self._called, inputs, targets, weight)
+            backward(self._job, self._device, self._called, inputs, targets, samples, weight)
         return self.own_gradients()
 
     def _more_to_come(self) -> AbstractContextManager[object]:
@@ -222,14 +225,14 @@ class WholeModel(Bound):
         """Average over all workers."""
         average_buffers(self.model, self._group)
 
-    def repeat_first_step(self, inputs: Any, targets: Any) -> None:
+    def repeat_first_step(self, inputs: Any, targets: Any, samples: int) -> None:
         """DDP reduces other buckets in its first step; sums of two are the same in any order."""
         if self._group.size < 3 or type(self.module) is not DistributedDataParallel:
             return
         for objective in range(len(self._computed)):
             if self._job.objective_names or len(self._computed) > 1:
                 self.choose(objective)
-            self.gradient(inputs, targets, 1.0)
+            self.gradient(inputs, targets, 1.0, samples)
             self.model.zero_grad()
 
     def held(self) -> list[HeldTensor]:

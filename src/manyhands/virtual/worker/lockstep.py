@@ -86,11 +86,14 @@ class LockstepModel(SharedModel):
 
     Args:
         job: the job that defines the model and the data.
+        divides: whether workers have parts of a batch, and one weight each.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, divides: bool = False) -> None:
         measures = tuple(one for one in job.measures if one != "gradient_norm")
-        super().__init__(counting_among(replace(job, measures=measures)), 1, lockstep=True)
+        among = ("allreduce() on a virtual clock", 2) if divides else ("", 1)
+        counted = counting_among(replace(job, measures=measures), *among)
+        super().__init__(counted, 1, lockstep=True)
         self._clip = job.clip
         self._takes_norms = "gradient_norm" in job.measures
         self.norms = MeanOf()
@@ -118,10 +121,13 @@ class BucketModel(LockstepModel):
         job: the job that defines the model and the data.
         cap: bytes of a bucket of gradients.
         from_first: see `GradientBuckets`.
+        divides: see `LockstepModel`.
     """
 
-    def __init__(self, job: Job, cap: int, *, from_first: bool = False) -> None:
-        super().__init__(job)
+    def __init__(
+        self, job: Job, cap: int, *, from_first: bool = False, divides: bool = True
+    ) -> None:
+        super().__init__(job, divides=divides)
         self.buckets = GradientBuckets(self.layout, cap, from_first=from_first)
 
     @torch.no_grad()

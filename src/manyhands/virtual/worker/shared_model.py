@@ -109,11 +109,11 @@ class SharedModel:
         lockstep: bool = False,
         workers: int = 1,
     ) -> None:
-        self._job = job
+        self._job = self.job = job
         self.lockstep = lockstep
         self.streams = job.streams
         """Whether the data is a stream, which is read when samples are leased."""
-        self._read: dict[int, Any] = {}
+        self._read: dict[int, StreamedBatch] = {}
         """By the number of a lease, the batch that was read."""
         self._order = EpochOrder(job)
         self._seeded = Seeded(job.data, job.collate_fn)
@@ -163,7 +163,7 @@ class SharedModel:
         with self._seeded.drawing():
             part = StreamPart(lease.dealt, lease.total, lease.start, lease.stop)
             loaded = self._seeded.part(epoch_seed(self._job.seed, 0), part)
-        self._read[lease.number] = loaded.batch
+        self._read[lease.number] = loaded
         return loaded
 
     def expect(self, worker: Replication, lease: Lease, due: float) -> None:
@@ -212,12 +212,15 @@ class SharedModel:
             if lease.number not in self._read:
                 # Another worker, to which it was leased as well, has computed it before.
                 self.read(lease)
-            inputs, targets = job.divide(self._read[lease.number])
+            loaded = self._read[lease.number]
+            inputs, targets = job.divide(loaded.batch)
+            samples = loaded.loaded
             if objective + 1 >= len(job.objective_names):
                 del self._read[lease.number]
         else:
             wanted = self._order(lease.epoch)[lease.start : lease.stop]
             inputs, targets = self._load_samples(lease.epoch, wanted)
+            samples = len(wanted)
         seed_host(draws)
         self._load(worker)
         if self._unchecked:
@@ -226,7 +229,7 @@ class SharedModel:
         worker.seen = []
         completed: list[int] = []
         weights = [0.0]
-        about = (inputs, targets, completed.append)
+        about = (inputs, targets, samples, completed.append)
         loss = self._copy.gradient(*about, weigh=weights.append, objective=objective)
         if worker.buffers:
             for kept, buffer in zip(worker.buffers, self._copy.model.buffers(), strict=True):

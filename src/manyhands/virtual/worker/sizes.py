@@ -219,7 +219,7 @@ def _order(job: Job, copy: Copy, workers: int) -> list[int]:
     samples = max(1, min(_PREVIEW, job.batch_sizes.at(0) // workers))
     inputs, targets = job.divide(preview(job.data, job.collate_fn, samples))
     completed: list[int] = []
-    copy.gradient(inputs, targets, completed.append)
+    copy.gradient(inputs, targets, samples, completed.append)
     return completed
 
 

@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_map
 
 from manyhands.data.samples import Samples
 from manyhands.parameters.arithmetic import not_finite_in
+from manyhands.parameters.counted_means import WATCHED
 from manyhands.parameters.gradients import check_scalar
-from manyhands.parameters.loss_weight import WATCHED, own_loss
+from manyhands.parameters.loss_weight import own_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -246,6 +247,8 @@ class Together:
         gradients, losses = vmap(grad_and_value(compute))(parameters, inputs, targets)
         if before is not None and before != _random_states():
             raise NotTogetherError
+        if means.calls > 1:
+            raise NotTogetherError
         # Targets that do not count give a batch a weight of its own.
         ignores = (targets.flatten(1) < 0).any(1).tolist() if means.calls else [False] * len(group)
         own = means.calls == 1 and means.numbers != group[0].lease.samples
@@ -308,7 +311,7 @@ class _Means(TorchFunctionMode):
         """Inspect the calls that compute a mean."""
         del types
         kwargs = kwargs or {}
-        if func in WATCHED:
+        if func in WATCHED and torch.is_grad_enabled():
             self._look(*args, **kwargs)
         return func(*args, **kwargs)
 

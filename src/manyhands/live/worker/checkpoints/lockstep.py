@@ -216,7 +216,10 @@ class LockstepCheckpoints:
         if (stored.manifest.strategy, stored.manifest.workers) == self._as_now:
             share = max(2, self._job.batch_sizes.at(stored.samples) // self._bound.replicas)
             batch = preview(self._job.data, self._job.collate_fn, share)
-            self._bound.repeat_first_step(*self._job.divide(move(batch, self._device)))
+            data = self._job.data
+            samples = share if self._job.streams else min(share, len(data))  # type: ignore[arg-type]  # sized
+            inputs, targets = self._job.divide(move(batch, self._device))
+            self._bound.repeat_first_step(inputs, targets, samples)
             for loss in self._losses:
                 loss.take()
         notes = self._load(stored)

@@ -398,6 +398,8 @@ class ElasticTrainer(Trainer):
             for part in (self._finite, self._replicas, self._checkpoints):
                 if part is not None:
                     part.regroup(group)
+            for loss in self._counted:
+                loss.forget()
             try:
                 with group.watched():
                     self._bring_into_line()
