@@ -158,7 +158,7 @@ class Context(Placement):
         from manyhands.placements.forecasts.layer_sizes import sizes_and_layers  # noqa: PLC0415 - torch is lazy
 
         self.check(workers)
-        parameters, layers = sizes_and_layers(job, workers // self.ways, {})
+        parameters, layers = sizes_and_layers(job, workers // self.ways, {}, self.before)
         return self.forecast(parameters, workers, layers)
 
     def program(self, job: Job, workers: int, conditions: ComputeConditions = PLAIN) -> StepProgram:

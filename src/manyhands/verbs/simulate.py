@@ -306,7 +306,7 @@ class VirtualRunPlan:
         asked, protocol, workers = self.asked, self.protocol, len(self.places.workers)
         hosts = [*self.places.workers, *self.places.servers]
         reasons = {
-            "service": (not self.places.servers, f"{protocol} has no servers"),
+            "service": (not protocol.count_servers(workers), f"{protocol} has no servers"),
             "placing": (not self.places.servers, f"{protocol} has no servers"),
             "handover": (len(set(hosts)) == len(hosts), "every process is on a host of its own"),
             "coding": (not codecs_of(protocol, workers), f"{protocol} has no codec"),

@@ -24,18 +24,21 @@ if TYPE_CHECKING:
 
 
 def sizes_and_layers(
-    job: Job, replicas: int, roles: Mapping[str, str]
+    job: Job, replicas: int, roles: Mapping[str, str], after: str = ""
 ) -> tuple[list[TensorSize], list[LayerSize]]:
     """Sizes of a job's parameters, and of its layers' calls for a replica's share of a batch."""
     one = example(job, 1)
     share = torch.empty(
         -(-job.batch_sizes.at(0) // replicas), *one.shape[1:], dtype=one.dtype, device="meta"
     )
-    return sizes(on_meta(job.model)), inspect_layers(job.model, share, roles)
+    return sizes(on_meta(job.model)), inspect_layers(job.model, share, roles, after)
 
 
 def inspect_layers(
-    make: Callable[[], nn.Module], inputs: torch.Tensor, roles: Mapping[str, str]
+    make: Callable[[], nn.Module],
+    inputs: torch.Tensor,
+    roles: Mapping[str, str],
+    after: str = "",
 ) -> list[LayerSize]:
     """Sizes of the calls of modules that have a role, and of attention, in order.
 
@@ -43,9 +46,18 @@ def inspect_layers(
         make: creates the model; no memory is allocated for it.
         inputs: a batch, of which only the shape matters.
         roles: the role of each module, by name.
+        after: the name of the first module whose calls, and those after it, are listed.
     """
     model = on_meta(make)
     found: list[LayerSize] = []
+    if after:
+        begins = model.get_submodule(after)
+
+        def begin(*_: object) -> None:
+            found.clear()
+            hook.remove()
+
+        hook = begins.register_forward_pre_hook(begin)
     for name, role in roles.items():
         model.get_submodule(name).register_forward_hook(_noting(name, role, found))
     with _NotingAttention(found):
