@@ -53,6 +53,8 @@ class Ended(Message, frozen=True):
     """When it ended, on the coordinator's clock."""
     early: bool = False
     """Whether it exited with code 0 before it had done its work."""
+    again: bool = False
+    """Whether its agent has restarted it."""
 
 
 class HostReturned(Message, frozen=True):
@@ -93,6 +95,8 @@ class Disband(Message, frozen=True):
     words: str
     again: bool = False
     """Whether it goes back to a checkpoint: hosts join again, at the same address."""
+    rejoins: bool = False
+    """Whether the run goes on without this host, which may join it again."""
 
 
 Joining = (

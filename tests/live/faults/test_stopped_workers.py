@@ -126,7 +126,7 @@ def test_a_stop_of_ten_seconds_within_the_patience_costs_ten_seconds(train, stra
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("strategy", ["asynchronous()", "synchronous()", "local_sgd(every=8)"])
-def test_what_a_stopped_host_sends_when_it_continues_is_refused(start, tmp_path, strategy):
+def test_a_stopped_host_that_continues_is_refused_and_joins_again(start, tmp_path, strategy):
     first, (line,) = begun(start, tmp_path, strategy)
     second = start(*MANYHANDS, *line)
     wait_for(lambda: is_training(first), 90, "training")
@@ -141,5 +141,7 @@ def test_what_a_stopped_host_sends_when_it_continues_is_refused(start, tmp_path,
     kept = accounting(run.trace)
     assert run.samples == 20 * 2048, "every sample counts once"
     assert kept.lost == 0
-    assert second.finish(60) != 0
+    assert second.finish(60) == 0, second.text()
     assert "the run continues without b" in second.text()
+    assert "this host joins again" in second.text()
+    assert "b has rejoined" in first.text()

@@ -38,7 +38,7 @@ from manyhands.live.agent.recovery.last_checkpoint import (
     stored_before_leaving,
 )
 from manyhands.live.agent.recovery.worker_returns import WorkerReturns
-from manyhands.live.agent.remote_process import RemoteProcess, remote_workers
+from manyhands.live.agent.remote_process import RemoteProcess, RemoteWorkers
 from manyhands.live.agent.trial_batch import try_out
 from manyhands.live.agent.worker_output import WorkerOutput
 from manyhands.live.assignment import Assignment
@@ -190,7 +190,7 @@ class _Run:
         )
         self._servers: dict[str, Process] = {}
         self._workers: dict[str, Process] = {}
-        self._remote = remote_workers(request.hosts)
+        self._remote = RemoteWorkers(request.hosts)
         """The workers on other hosts, by name."""
         self._remote_servers = {
             f"server-{number}": RemoteProcess(f"server-{number}", host)
@@ -386,7 +386,7 @@ class _Run:
         if exit_.name in {*self._workers, *self._remote}:
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
             line.send(Lost(exit_.name, str(exit_), exit_.incarnation))
-            self._remote.pop(exit_.name, None)
+            self._remote.lose(exit_)
             if exit_.name in self._workers:
                 self._workers.pop(exit_.name).close()
             self._missed[exit_.name] = exit_
@@ -400,7 +400,7 @@ class _Run:
             RunFailed: the worker can neither be restarted nor be left out.
         """
         here = exit_.host == self._request.host
-        again = here and self._bring_back(exit_, begun=begun)
+        again = self._bring_back(exit_, begun=begun) if here else self._expect(exit_, begun=begun)
         if begun and self._count_workers() > 0:
             more = ", and it is restarted" if again else ""
             self._display.say(f"{exit_}; the other workers continue{more}")
@@ -415,6 +415,14 @@ class _Run:
         else:
             self._recorder.event("failure", {"words": str(exit_)})
             raise (ProcessKilled if self._row > 1 else RunFailed)(self._host_processes.words(exit_))
+
+    def _expect(self, exit_: Exit, *, begun: bool) -> bool:
+        """Expect the successor of a worker on another host; whether its agent has started one."""
+        if not self._remote.expect(exit_.name, allowed=not begun or self._count_workers() > 0):
+            return False
+        if begun:
+            self._returning.add(exit_.name)
+        return True
 
     def _bring_back(self, exit_: Exit, *, begun: bool) -> bool:
         """Restart a worker that was killed, if the strategy allows; whether it was restarted."""
@@ -437,7 +445,7 @@ class _Run:
         names = {*self._workers, *self._remote}
         if not (self._elastic or self._needs.peer_servers):
             return len(names)
-        have = names - (self._returning & self._workers.keys())
+        have = names - self._returning
         return elasticity.count_replicas(have, self._row)
 
     def _restart(self, exit_: Exit) -> None:
@@ -466,8 +474,8 @@ class _Run:
                 eject(message, {**self._workers, **self._servers})
             elif isinstance(message, Missed) and message.name in self._missed:
                 self._go_on_without(self._missed.pop(message.name), begun=message.begun)
-            elif isinstance(message, HostReturned):
-                self._take_back(message.host)
+            elif isinstance(message, HostReturned) and self._remote.take_back(message.host):
+                self._display.say(f"{message.host} has rejoined")
             elif isinstance(message, Warn):
                 self._display.say(message.words)
 
@@ -475,14 +483,6 @@ class _Run:
         for name in sorted(self._returning & {*names}):
             self._returning.discard(name)
             self._display.say(f"{name.replace('-', ' ')} has rejoined")
-
-    def _take_back(self, host: str) -> None:
-        """Watch the workers of a host that was lost and has joined again."""
-        every = remote_workers(self._request.hosts)
-        back = {name: one for name, one in every.items() if one.host == host}
-        if not back.keys() <= self._remote.keys():
-            self._remote |= back
-            self._display.say(f"{host} has rejoined")
 
     def _invite(self, status: Status) -> None:
         """Show the commands for the other hosts, once the coordinator's address is known."""
@@ -506,8 +506,8 @@ class _Run:
             self._follow(line, _POLL)
         self._recorder.event("failure", {"words": str(cause)})
         killed = cause.killed if cause.report is None else cause.report.consequence
-        remedy = "" if self._recovers or not killed else _REMEDY
-        return (ProcessKilled if killed else RunFailed)(self._host_processes.words(cause, remedy))
+        words = self._host_processes.words(cause, _REMEDY if killed and not self._recovers else "")
+        return (ProcessKilled if killed else RunFailed)(words)
 
 
 def _environment(request: Request) -> dict[str, str]:

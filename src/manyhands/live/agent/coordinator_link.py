@@ -135,6 +135,10 @@ class CoordinatorLink:
             if exit_ is not None and (exit_.failed or delivered):
                 self._line.send(_ended(exit_, self._offset()))
 
+    def report_end(self, exit_: Exit) -> None:
+        """Report a worker that has ended and was restarted."""
+        self._line.send(msgspec.structs.replace(_ended(exit_, self._offset()), again=True))
+
     def _offset(self) -> float:
         """Seconds by which the coordinator's clock is ahead of this host's."""
         return estimate_offset(self._exchanges).seconds if self._exchanges else 0.0

@@ -30,6 +30,7 @@ from manyhands.live.agent.preflight import Findings, findings_file
 from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.recovery.kept_checkpoints import KeptCheckpoints
 from manyhands.live.agent.recovery.succession import next_run
+from manyhands.live.agent.recovery.worker_returns import WorkerReturns
 from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.compatibility import facts_of_host
 from manyhands.live.hosts.host_list import Hosts
@@ -70,7 +71,7 @@ _ANSWER_WITHIN = 120.0
 
 
 class WentBack(RunFailed):
-    """The run goes back to a checkpoint, and this host is to join again."""
+    """The run goes back to a checkpoint, or went on without this host: it is to join again."""
 
 
 class NoAnswer(RunFailed):
@@ -325,7 +326,7 @@ class _HostRun:
         self._over: Disband | None = None
         self._begun = False
         """Whether all workers of the run have joined."""
-        self._returns = 0
+        self._returns = WorkerReturns(len(ranks))
         self._restarts = 0
 
     def _injection(self) -> FaultInjection:
@@ -370,10 +371,12 @@ class _HostRun:
             self._link.leave()
             for process in processes:
                 process.close()
-            if self._over is None or not self._over.again:
+            if self._over is None or not (self._over.again or self._over.rejoins):
                 self._host_processes.close()
             if self._display is not None:
                 self._display.end()
+        if self._over.failed and self._over.rejoins:
+            raise WentBack(self._over.words)
         if self._over.failed and self._over.again:
             raise WentBack(f"{self._over.words}; all go back to the last checkpoint")
         if self._over.failed:
@@ -409,6 +412,7 @@ class _HostRun:
             self._link.receive(message)
             if isinstance(message, Status):
                 self._begun = self._begun or message.started
+                self._returns.follow(message)
                 self._faults.follow(message)
                 if self._display is not None:
                     self._display.show(message)
@@ -453,22 +457,28 @@ class _HostRun:
         return ended
 
     def _start_again(self) -> None:
-        """Restart workers that were killed before the run began: no state is lost with them.
+        """Restart workers that were killed, if the run takes them back.
 
-        If the run has begun meanwhile, the coordinator admits them again or has them ended.
+        Before it has begun no state is lost with them, and the first host waits for them.
         """
-        rigid = self._assignment.leasing is None and not self._assignment.elastic
-        if self._begun or rigid:
-            return
-        for name, worker in list(self._workers.items()):
+        assignment = self._assignment
+        rigid = assignment.leasing is None and not assignment.elastic
+        leases = assignment.leasing is not None
+        takes_back = assignment.takes_back if leases else assignment.origin.loop is None
+        for name, worker in list(self._workers.items()) if not rigid else ():
             exit_ = worker.poll()
-            if exit_ is None or not exit_.killed or self._returns >= 2 * len(self._ranks):
+            if exit_ is None or not exit_.killed or name in self._faults.stays_away:
                 continue
-            self._returns += 1
-            _say(f"{exit_} before all workers had joined; it is restarted")
+            if (self._begun and not takes_back) or not self._returns.are_allowed:
+                continue
+            if self._begun:
+                self._link.report_end(exit_)
+                _say(f"{exit_}; it is restarted")
+            else:
+                _say(f"{exit_} before all workers had joined; it is restarted")
             worker.close()
             rank = name.removeprefix("worker-")
-            log = f"{name}.{self._returns}"
+            log = f"{name}.{self._returns.add()}"
             self._workers[name] = self._host_processes.fork(name, _WORKER, rank, log)
 
 

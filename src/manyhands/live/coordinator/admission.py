@@ -40,7 +40,11 @@ if TYPE_CHECKING:
     from manyhands.wire import Control, Status
 
 PATIENCE = 15.0
-"""Seconds without a heartbeat after which a host counts as lost."""
+"""Seconds without a heartbeat after which a host counts as lost, or fewer with `--patience`."""
+_LEAST = 5.0
+"""The fewest such seconds."""
+_NAMED = 3.5
+"""Seconds without a heartbeat after which a host is named."""
 _AGENT = re.compile(r"agent-[A-Za-z0-9._-]{1,80}")
 _FILE = re.compile(r"model(-\d{1,6})?\.safetensors")
 _TRACE_LIMIT = 64 * 1024 * 1024
@@ -59,6 +63,8 @@ class _JoinedHost:
     """Bytes of its agent's trace."""
     admission: int = 0
     """Number of admissions so far, this one included."""
+    is_named: bool = False
+    """Whether the user was told that its agent is silent."""
 
 
 class Admission:
@@ -106,6 +112,8 @@ class Admission:
         leases = assignment.leasing is not None and assignment.takes_back
         self._takes_back = leases or assignment.elastic
         self._strategy = assignment.strategy
+        # With more patience than this the agent there has given up the run itself.
+        self._patience = min(PATIENCE, max(assignment.patience or PATIENCE, _LEAST))
         self._admissions = 0
         self._begun = False
         """Whether all workers have joined once."""
@@ -136,7 +144,8 @@ class Admission:
             self._answer(name, message)
         elif joined is None:
             words = self._gone.get(name, "this host's agent is not part of this run")
-            self._hub.send(name, self._over or Disband(failed=True, words=words))
+            rejoins = name in self._gone and self._takes_back
+            self._hub.send(name, self._over or Disband(failed=True, words=words, rejoins=rejoins))
         else:
             joined.heard = self._clock()
             self._receive_from_host(name, joined, message)
@@ -147,7 +156,8 @@ class Admission:
             case Beat(sent=sent):
                 self._hub.send(name, Pong(sent, self._clock()))
             case Ended(name=process) if self._is_of(joined, process):
-                joined.ended.add(process)
+                if not message.again:
+                    joined.ended.add(process)
                 self._hub.send("agent-0", message)
             case Withdraw(words=words):
                 self._joined.pop(name)
@@ -243,11 +253,26 @@ class Admission:
             self._say(f"a connection from {address} was refused: its key is not this run's key")
         for name, joined in list(self._joined.items()):
             silent = now - joined.heard
-            if silent > PATIENCE:
+            self._name(joined, silent)
+            if silent > self._patience:
                 words = f"no heartbeat from its host for {silent:.0f} s"
                 if self._note is not None:
                     self._note("", HostLost(name, words))
                 self.lose(name, words)
+
+    def _name(self, joined: _JoinedHost, silent: float) -> None:
+        """Name a host whose agent is silent, and report when it is back."""
+        if (silent > _NAMED) == joined.is_named:
+            return
+        joined.is_named = not joined.is_named
+        words = f"the agent of {joined.host} is back"
+        if joined.is_named:
+            words = (
+                f"the agent of {joined.host} has sent no heartbeat for {silent:.0f} s: it is "
+                "stopped, or its host is cut off"
+            )
+        self._recorder.event("host", {"name": joined.host, "words": words})
+        self._hub.send("agent-0", Warn(words))
 
     def begin(self) -> None:
         """Note that all workers have joined."""
