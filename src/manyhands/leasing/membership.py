@@ -281,7 +281,7 @@ def overdue(
 
 
 def _still(now: float, signs: Mapping[str, Sign], still: Callable[[Sign], float]) -> list[Suspect]:
-    """The members that have made no progress for longer than they may, and wait for nobody."""
+    """The members that have made no progress for longer than they may, and wait for no other."""
     found = [
         _suspect(sign, "still", now - sign.moved)
         for sign in signs.values()
