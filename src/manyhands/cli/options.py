@@ -73,6 +73,9 @@ Values = Annotated[
 Output = Annotated[
     Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
 ]
+GlobalBatch = Annotated[
+    int | None, typer.Option(min=1, help="Samples of a global batch, in place of the job's.")
+]
 Durability = Annotated[
     str | None,
     typer.Option(

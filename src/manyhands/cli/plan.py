@@ -20,6 +20,7 @@ from manyhands.lab.calibration.assumed import assume
 from manyhands.lab.calibration.several_hosts import measure_hosts, places
 from manyhands.lab.doctor.calibrated_hosts import compared, mbits
 from manyhands.lab.planning import plan as make_plan
+from manyhands.lab.planning.commands import PlannedJob, command_of
 from manyhands.lab.planning.page import RANGE_WORDS, limit_words, tried_words, write_page
 from manyhands.pacing import Pace
 from manyhands.verbs.progress import shown
@@ -83,25 +84,16 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
             )
     except (TypeError, ValueError, OSError, RunFailed) as error:
         leave(f"manyhands: {error}")
-    command = _command(found, script, options["job"])
+    about = PlannedJob(str(script), arguments, options["job"], options["global_batch"])
+    command = "" if found.choice is None else command_of(found, found.choice, about)
     if options["output"] is not None:
         write_page(found, options["output"], command)
     if options["json"]:
-        typer.echo(json.dumps(_result(found), indent=2))
+        typer.echo(json.dumps(_result(found, about), indent=2))
         return
     _show(found, command, options)
     if options["output"] is not None:
         typer.echo(f"report: {options['output']}")
-
-
-def _command(found: Plan, script: Path, job: str | None) -> str:
-    """What runs the winner."""
-    if not found.ranking:
-        return ""
-    first = found.best[0]
-    named = f" --job {job}" if job else ""
-    options = f"--strategy '{first.strategy}' --workers {first.workers}"
-    return f"manyhands train {script}{named} {options}"
 
 
 def _measured(
@@ -117,12 +109,14 @@ def _measured(
     return measure_hosts(found, job, words, name, where, seconds=seconds)
 
 
-def _result(found: Plan) -> dict[str, Any]:
+def _result(found: Plan, about: PlannedJob) -> dict[str, Any]:
     return {
         "verdict": found.verdict,
         "cluster": found.cluster,
         "target": found.target,
-        "ranking": [asdict(one) for one in found.ranking],
+        "ranking": [
+            asdict(one) | {"command": command_of(found, one, about)} for one in found.ranking
+        ],
         "left_out": [asdict(one) for one in found.left_out],
         "notes": list(found.notes),
         "assumptions": [asdict(one) for one in found.assumptions],

@@ -11,6 +11,7 @@ import typer
 from manyhands.cli.options import (
     Arguments,
     Coding,
+    GlobalBatch,
     HostList,
     JobName,
     KeyFile,
@@ -127,9 +128,7 @@ def plan(
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each measured run.")] = 4.0,
-    global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a global batch, in place of the job's.")
-    ] = None,
+    global_batch: GlobalBatch = None,
     coding: Coding = None,
     target: Annotated[
         str | None,

@@ -20,6 +20,7 @@ from manyhands.lab.launcher import end
 from manyhands.lab.networks.namespaces import NamespaceHost, NetworkShape, network
 from manyhands.lab.networks.sites import cluster_network, network_words
 from manyhands.live.hosts.host_links import VARIABLE, write_links
+from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.hosts.invitation import LINES
 from manyhands.live.processes.parent_death import signals_raise
 from manyhands.transport.security import JobKey
@@ -57,6 +58,11 @@ def train_spread(arguments: Sequence[str], shape: NetworkShape, workers: int, ou
     return _train(arguments, counts, made, lab, output)
 
 
+def hosts_of(cluster: Cluster) -> Hosts:
+    """The hosts of a run on a declared cluster."""
+    return Hosts(tuple((host.name, host.workers or 0) for host in cluster.hosts))
+
+
 def train_on_cluster(arguments: Sequence[str], cluster: Cluster, output: Path) -> int:
     """Run `manyhands train` with these arguments on the hosts of a cluster; return its exit code.
 
@@ -69,7 +75,7 @@ def train_on_cluster(arguments: Sequence[str], cluster: Cluster, output: Path) -
         NotPermitted: this machine does not allow network namespaces.
         RunFailed: a host could not join.
     """
-    counts = {host.name: host.workers or 0 for host in cluster.hosts}
+    counts = dict(hosts_of(cluster).counts)
     lab = ("--inside", network_words(cluster), "--cluster", cluster.text)
     return _train(arguments, counts, cluster_network(cluster), lab, output)
 

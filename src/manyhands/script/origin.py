@@ -75,6 +75,8 @@ class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """When to store a checkpoint: "600s", "1000 steps" or "1 epochs"."""
     keep: int | None = None
     """Number of checkpoints that are kept."""
+    global_batch: int | None = None
+    """Samples of a global batch."""
     start: str | None = None
     """Weights to start from in place of the job's: those of a checkpoint."""
     start_digest: str | None = None

@@ -38,6 +38,7 @@ class Command:
     lr: str | None = None
     evaluate_every: str | None = None
     measures: str | None = None
+    global_batch: int | None = None
     checkpoint: str | None = None
     keep: int | None = None
     resume: str | None = None

@@ -67,6 +67,7 @@ class Asked:
     lr: str | float | None = None
     evaluate_every: str | Every | None = None
     measures: str | None = None
+    global_batch: int | None = None
     times: str | Times | None = None
     slow: tuple[Pace, ...] | None = None
     stretch: float | None = None
@@ -116,6 +117,7 @@ def simulate(
     lr: str | float | None = None,
     evaluate_every: str | Every | None = None,
     measures: str | None = None,
+    global_batch: int | None = None,
     checkpoint: str | Every | None = None,
     keep: int | None = None,
     resume: str | Path | None = None,
@@ -172,6 +174,7 @@ def simulate(
             epoch; or "0.25 epochs", in place of it. Default: the job's.
         measures: what to record at evaluations beside metrics, separated by commas:
             "gradient_norm, spread, staleness". Default: the job's.
+        global_batch: samples of a global batch, in place of the job's.
         checkpoint: when to store a checkpoint, beside the one at the end: "1000 steps", "50000"
             samples or "10min" of virtual time. Default: the job's; without one, none is stored.
         keep: number of checkpoints that are kept. Default: the job's.
@@ -233,6 +236,7 @@ def simulate(
         lr=lr,
         evaluate_every=evaluate_every,
         measures=measures,
+        global_batch=global_batch,
         checkpoint=checkpoint,
         keep=keep,
         resume=resume,
@@ -359,6 +363,7 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         lr=None if asked.lr is None else str(asked.lr),
         evaluate_every=None if asked.evaluate_every is None else str(asked.evaluate_every),
         measures=asked.measures,
+        global_batch=asked.global_batch,
         checkpoint=None if asked.checkpoint is None else str(asked.checkpoint),
         keep=asked.keep,
     )

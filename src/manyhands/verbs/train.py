@@ -15,7 +15,6 @@ import torch
 from manyhands.cluster import Cluster
 from manyhands.failure import Refused, RunFailed, refusing
 from manyhands.faults import Faults
-from manyhands.faults.live import check_live
 from manyhands.files.checkpoints.attempts import set_aside
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
 from manyhands.files.standard_streams import unwritable_ignored
@@ -37,6 +36,7 @@ from manyhands.strategies import strategy as read_strategy
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import Command, choose, chosen_values, current
 from manyhands.verbs.resuming import find_checkpoint, resume_settings
+from manyhands.verbs.run_checks import check_faults, check_measures
 from manyhands.verbs.run_settings import job_settings, place_settings
 from manyhands.verbs.server_hosts import (
     on_declared_islands,
@@ -61,7 +61,7 @@ _LOOPBACK = "127.0.0.1"
 _OF_COMMANDS = ("durability", "double", "perturbed", "timed_batch", "timed_links")
 _LIMITS = (
     *("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures"),
-    *("checkpoint", "keep"),
+    *("global_batch", "checkpoint", "keep"),
 )
 
 
@@ -85,6 +85,7 @@ class TrainOptions:
     lr: str | None = None
     evaluate_every: str | None = None
     measures: str | None = None
+    global_batch: int | None = None
     checkpoint: str | None = None
     keep: int | None = None
     resume: str | Path | None = None
@@ -111,6 +112,7 @@ def train(
     lr: str | float | None = None,
     evaluate_every: str | Every | None = None,
     measures: str | None = None,
+    global_batch: int | None = None,
     checkpoint: str | Every | None = None,
     keep: int | None = None,
     resume: str | Path | None = None,
@@ -152,6 +154,7 @@ def train(
             epoch; or "0.25 epochs", in place of it. Default: the job's.
         measures: what to record at evaluations beside metrics, separated by commas:
             "gradient_norm, spread, staleness". Default: the job's.
+        global_batch: samples of a global batch, in place of the job's.
         checkpoint: when to store a checkpoint: "10min", "1000 steps", "50000 samples"
             or "1 epochs"; or "10s in memory". Default: the job's.
         keep: number of checkpoints that are kept. Default: the job's.
@@ -216,6 +219,7 @@ def train(
             lr=None if lr is None else str(lr),
             evaluate_every=None if evaluate_every is None else str(evaluate_every),
             measures=measures,
+            global_batch=global_batch,
             checkpoint=None if checkpoint is None else str(checkpoint),
             keep=keep,
             resume=resume,
@@ -375,12 +379,12 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     for pace in paces:
         pace.check(count)
     faults, faulted_by = choose(command.faults, asked.faults, Faults())
-    _check_faults(faults, chosen, count, hosts, command)
+    check_faults(faults, chosen, count, hosts, command)
     overrides = Overrides(
         **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
         **{name: getattr(command, name) for name in _OF_COMMANDS},
     )
-    _check_measures(override(job, overrides), chosen)
+    check_measures(override(job, overrides), chosen)
     output = command.output or asked.output
     going_on = override(job, overrides)
     resumed = find_checkpoint(command.resume or asked.resume, output, going_on)
@@ -419,33 +423,6 @@ def _check_torchrun(job: Job, resume: str | Path | None) -> None:
                 f"{name}={given} needs processes that torchrun does not start: leave it out, or "
                 "start the run with python or manyhands train"
             )
-
-
-def _check_faults(
-    faults: Faults, strategy: Strategy, workers: int, hosts: Hosts | None, command: Command
-) -> None:
-    """Raise ValueError, naming the fix, if the run cannot have these faults."""
-    if not faults:
-        return
-    if torchrun.is_torchrun():
-        raise ValueError("under torchrun its processes are the workers: leave out faults")
-    names = hosts.names if hosts else ("this host",)
-    servers = strategy.needs(workers).server_processes
-    check_live(faults, workers, servers, names, network=command.network is not None)
-
-
-def _check_measures(job: Job, strategy: Strategy) -> None:
-    """Raise ValueError, naming the fix, if the job's measures cannot be recorded live."""
-    if "spread" in job.measures:
-        raise ValueError(
-            "spread is the distance between all replicas at one moment, which is known in a "
-            "simulation only: use manyhands simulate, or leave it out of the measures"
-        )
-    if "gradient_norm" in job.measures and not strategy.gradient_norms:
-        raise ValueError(
-            f"under {strategy} no worker has the whole gradient: leave gradient_norm out of the "
-            "measures, or use single(), allreduce() or a strategy with servers"
-        )
 
 
 def _threads(cluster: Cluster, here: int) -> str:

@@ -125,6 +125,81 @@ def test_a_slow_worker_holds_up_those_who_wait() -> None:
     assert free > 2 * waiting
 
 
+@pytest.mark.parametrize("strategy", ["allreduce", "synchronous"])
+def test_batches_that_are_divided_by_speed_are_predicted_as_they_are_once_it_is_known(
+    strategy,
+) -> None:
+    # Four workers as fast as 3.25 of them: 64 samples of 1 ms take 19.7 ms instead of 64.
+    paces = (mh.Pace.read("3:4x"),)
+    about = ("4 hosts of 1 worker, 1000gbit and 0ms", 4, paces)
+    assert rate(f"{strategy}()", *about) == pytest.approx(1000, rel=0.02)
+    assert rate(f"{strategy}(shares=by_speed)", *about) == pytest.approx(3250, rel=0.07)
+
+
+def test_what_is_considered_has_servers_on_every_host_and_shares_of_unequal_workers() -> None:
+    def found(where: str, **asked: bool) -> set[str]:
+        among = candidates(job(), Cluster.parse(where), [4], **asked)
+        return {str(one) for one in among if isinstance(one, Candidate)}
+
+    sharded = {"local_sgd(servers=2)", "diloco(every=32, servers=2)"}
+    sharded |= {"averaging(every=8, servers=2)", "easgd(every=8, servers=2)"}
+    assert sharded <= found("2 hosts of 2 workers, 1gbit")
+    assert sharded <= found("4 workers, 1gbit, servers on 2 hosts apart")
+    assert not sharded & found("4 workers")
+    by_speed = {"allreduce(shares=by_speed)", "synchronous(servers=2, shares=by_speed)"}
+    assert by_speed <= found("2 hosts of 2 workers, 1gbit", unequal=True)
+    assert not by_speed & found("2 hosts of 2 workers, 1gbit")
+
+
+def test_of_strategies_that_are_equally_fast_the_simplest_is_advised() -> None:
+    def row(strategy: str, rate: float) -> mh.PlannedStrategy:
+        return mh.PlannedStrategy(strategy, 4, rate, 0.99 * rate, 1.01 * rate, "computing")
+
+    ranking = (
+        row("synchronous(servers=4, codec=int8())", 1010.0),
+        row("synchronous(servers=4)", 1005.0),
+        row("gossip()", 1004.0),
+        row("synchronous()", 1000.0),
+        row("allreduce()", 800.0),
+    )
+    found = mh.Plan(ranking, (), "4 workers, 1gbit", calibration(), 0.0)
+    assert found.choice is ranking[3]
+    assert found.verdict.startswith("synchronous() on 4 workers: 1,000 samples/s; cannot be told")
+
+
+def test_a_text_its_first_hosts_and_a_calibration_are_the_same_machines_to_the_bit() -> None:
+    names = [f"host-{number}" for number in range(4)]
+    measured = for_payload(Cluster.parse("2 workers, 1gbit")).link
+    assert measured is not None
+    hosts = tuple(
+        mh.CalibratedHost(name=name, workers=1, samples=16, seconds=0.016) for name in names
+    )
+    links = tuple(
+        mh.CalibratedLink(
+            sender=one, receiver=two, bandwidth=measured.bandwidth, latency=measured.latency
+        )
+        for one in names
+        for two in names
+        if one != two
+    )
+    known = calibration(cv=0.1)
+    calibrated = msgspec.structs.replace(known, hosts=hosts, links=links).cluster
+    assert calibrated is not None
+    where = {
+        "text": for_payload(Cluster.parse("4 workers, 1gbit")),
+        "first": for_payload(Cluster.parse("7 workers, 1gbit")).first(4),
+        "in turn": for_payload(Cluster.parse("4 hosts of 1 worker, 1gbit, servers in turn")),
+        "calibration": calibrated,
+    }
+    for strategy in ("synchronous(servers=4)", "asynchronous(servers=3)", "synchronous()"):
+        found = Candidate(mh.strategy(strategy), 4)
+        rates = {
+            name: predict(job(), found, cluster, known, repeats=1, reasons=False).rate
+            for name, cluster in where.items()
+        }
+        assert len(set(rates.values())) == 1, (strategy, rates)
+
+
 def test_where_the_network_is_too_slow_the_advice_is_not_to_distribute() -> None:
     found = mh.plan(
         job(), "4 hosts of 1 worker, 1mbit", calibration(), strategies=["allreduce()", "single()"],

@@ -124,3 +124,20 @@ def test_modules_are_found_beside_the_own_copy_of_the_script(tmp_path, script, s
     mine = _own_origin(theirs, tmp_path.__class__("/data/b/train.py"))
     assert (mine.script, mine.search) == ("/data/b/train.py", found)
     assert mine.argv == ("/data/b/train.py", "--x")
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("a:4, b:4", "a:4, b:4"),
+        ("node0:2, node1:2", "node0:2, node1:2"),
+        ("n-0:2, n-1:2, n-2:2, n-3:2, n-4:1", "n-[0-3]:2, n-4:1"),
+        ("s:0, n8:1, n9:1, n10:1, n11:1", "s:0, n[8-11]:1"),
+        ("n08:1, n09:1, n10:1, n11:1, n12:1", "n08:1, n09:1, n10:1, n11:1, n12:1"),
+        ("n3:1, n2:1, n1:1, n0:1", "n3:1, n2:1, n1:1, n0:1"),
+    ],
+)
+def test_numbered_hosts_are_written_together(text, short):
+    hosts = Hosts.read(text)
+    assert hosts.short == short
+    assert Hosts.read(short) == hosts

@@ -27,9 +27,13 @@ EVERYWHERE: Final = (
     "synchronous(servers={servers}, codec=int8())",
     "asynchronous(servers={servers}, codec=topk(0.01))",
     "local_sgd(every=8)",
+    "local_sgd(every=8, servers={servers})",
     "averaging(every=8)",
+    "averaging(every=8, servers={servers})",
     "diloco(every=32)",
+    "diloco(every=32, servers={servers})",
     "easgd(every=8)",
+    "easgd(every=8, servers={servers})",
     "gossip()",
     "zero(stage=1)",
     "zero(stage=2)",
@@ -38,6 +42,12 @@ EVERYWHERE: Final = (
     "pipeline(microbatches={twice})",
 )
 """Strategies with the options that depend on the number of workers."""
+OF_UNEQUAL: Final = (
+    "allreduce(shares=by_speed)",
+    "synchronous(servers={servers}, shares=by_speed)",
+    "averaging(every=8, servers={servers}, shares=by_speed)",
+)
+"""Those for workers of which some are slower."""
 ON_SITES: Final = (
     "hierarchical()",
     "hierarchical(outer=diloco(every=32))",
@@ -67,6 +77,11 @@ class Candidate:
         return found if isinstance(found, int) else 1
 
     @property
+    def deals_by_speed(self) -> bool:
+        """Whether workers that compute faster have more samples of a batch."""
+        return getattr(self.strategy, "shares", "") == "by_speed"
+
+    @property
     def divides_work(self) -> bool:
         """Whether a worker computes a part of the model, for all samples of a batch."""
         return self.strategy.name in DIVIDES_WORK
@@ -93,7 +108,12 @@ def numbers_of_workers(cluster: Cluster) -> list[int]:
 
 
 def candidates(
-    job: Job, cluster: Cluster, workers: Sequence[int], texts: Sequence[str] | None = None
+    job: Job,
+    cluster: Cluster,
+    workers: Sequence[int],
+    texts: Sequence[str] | None = None,
+    *,
+    unequal: bool = False,
 ) -> Iterator[Candidate | LeftOut]:
     """What is considered, with the reason for everything that cannot run.
 
@@ -104,6 +124,7 @@ def candidates(
         cluster: where.
         workers: numbers of workers.
         texts: strategies in place of the usual ones.
+        unequal: whether some workers are slower than others.
     """
     alone = Candidate(read_strategy("single()"), 1)
     try:
@@ -116,9 +137,10 @@ def candidates(
         islands = len(cluster.first(count).islands())
         divided = islands > 1 and count % islands == 0 and count > islands
         on_sites = ON_SITES if divided else ON_SITES[:2]
-        usual = (*EVERYWHERE, *(on_sites if len(hosts) > 1 else ()))
+        usual = (*EVERYWHERE, *(OF_UNEQUAL if unequal else ()))
+        usual += on_sites if len(hosts) > 1 else ()
         about = {
-            "servers": min(count, max(1, len(hosts))),
+            "servers": min(count, len(cluster.first(count).hosts_for_servers)),
             "most": count - 1,
             "twice": 2 * count,
             "islands": islands,
@@ -137,6 +159,28 @@ def candidates(
                 yield LeftOut(f"{filled} on {count} workers", str(error))
             else:
                 yield Candidate(found, count)
+
+
+_SIMPLE: Final = (
+    *("single", "allreduce", "synchronous", "local_sgd", "averaging", "softsync", "ssp"),
+    *("asynchronous", "diloco", "easgd", "gossip", "zero", "fully_sharded", "tensor", "pipeline"),
+)
+"""Names of strategies, those that are simpler to understand and to run first."""
+
+
+def simplicity(text: str, workers: int) -> tuple[int, int, int]:
+    """The rank of a strategy among those that are equally fast; the least is the simplest.
+
+    >>> simplicity("averaging(every=8)", 4) < simplicity("averaging(every=8, servers=4)", 4)
+    True
+
+    Args:
+        text: the strategy.
+        workers: number of workers.
+    """
+    name = text.partition("(")[0]
+    place = _SIMPLE.index(name) if name in _SIMPLE else len(_SIMPLE)
+    return place, text.count("="), workers
 
 
 def check(strategy: Strategy, job: Job, workers: int, hosts: Sequence[str]) -> None:

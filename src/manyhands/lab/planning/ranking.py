@@ -18,6 +18,7 @@ from manyhands.lab.planning.candidates import (
     LeftOut,
     candidates,
     numbers_of_workers,
+    simplicity,
 )
 from manyhands.lab.planning.cautions import learning_cautions
 from manyhands.lab.planning.learning import Learning, TimedCandidate, TimeToTarget
@@ -116,6 +117,10 @@ class Plan:
     """Rules of thumb, each confirmed or refuted for this job."""
     assumptions: tuple[Assumption, ...] = ()
     """Values that nothing gave or measured, and what is the best at half and at twice each."""
+    where: Cluster | None = None
+    """The cluster, with its links as they were declared; None if it is not known."""
+    slow: tuple[Pace, ...] = ()
+    """The workers that were asked to be slower than the others."""
 
     @property
     def best(self) -> tuple[PlannedStrategy, ...]:
@@ -134,6 +139,11 @@ class Plan:
         return tuple(said)
 
     @property
+    def choice(self) -> PlannedStrategy | None:
+        """What to use: of those that cannot be told apart from the fastest, the simplest."""
+        return min(self.best, key=lambda one: simplicity(one.strategy, one.workers), default=None)
+
+    @property
     def verdict(self) -> str:
         """The answer in a sentence."""
         if not self.ranking:
@@ -145,7 +155,7 @@ class Plan:
                 f"do not distribute: one worker reaches {self._measure(alone)}, and no strategy "
                 "is clearly faster"
             )
-        first = best[0]
+        first = self.choice or best[0]
         words = f"{first.strategy} on {first.workers} workers: {self._measure(first)}"
         if alone is not None and first.to_target is None:
             words += f", {first.rate / alone.rate:.1f} times one worker"
@@ -153,7 +163,7 @@ class Plan:
             times = alone.to_target.seconds / first.to_target.seconds
             words += f", {times:.1f} times as fast as one worker"
         if len(best) > 1:
-            others = ", ".join(one.strategy for one in best[1:4])
+            others = ", ".join([one.strategy for one in best if one is not first][:3])
             more = f" and {len(best) - 4} more" if len(best) > 4 else ""
             words += f"; cannot be told apart from {others}{more}"
         return words
@@ -228,7 +238,7 @@ def plan(
     counts = list(workers or numbers_of_workers(where))
     found: list[TimedCandidate] = []
     left: list[LeftOut] = []
-    for one in candidates(made, where, counts, strategies):
+    for one in candidates(made, where, counts, strategies, unequal=bool(paces)):
         if isinstance(one, LeftOut):
             left.append(one)
             continue
@@ -259,6 +269,8 @@ def plan(
         notes=tuple(notes),
         rules=tried,
         assumptions=found_again,
+        where=given or known.cluster or Cluster.local(),
+        slow=tuple(map(Pace.read, slow)),
     )
 
 

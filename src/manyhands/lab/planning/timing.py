@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from manyhands.cluster import Cluster, Link
 from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.reports.figures.speed import throughput
+from manyhands.sampling.speed_shares import EVERY
 from manyhands.strategies import placement_of, protocol_of
 from manyhands.verbs.assumed_values import codecs_within
 from manyhands.verbs.simulate import Asked
@@ -44,6 +45,8 @@ MODEL_ERROR: Final = 0.067
 """By how much of the speed nine of ten real runs differed at most from their predictions: 65 runs
 in 11 situations, `benchmarks/results/predictions.json` ("p90 error")."""
 _NINE_OF_TEN: Final = 1.645
+_DECISIONS: Final = 2
+"""Decisions on shares after which they hardly change."""
 _FAST: Final = Link(bandwidth=1e13)
 
 
@@ -204,9 +207,29 @@ def _coding_speed(candidate: Candidate, calibration: Calibration) -> float | Non
 def _rate(job: Job, candidate: Candidate, pieces: tuple[PieceTime, ...], asked: Asked) -> float:
     """Samples per second of a virtual run."""
     placement = placement_of(candidate.strategy)
+    if candidate.deals_by_speed and asked.slow:
+        return _rate_when_divided(job, candidate, pieces, asked)
     if placement is not None and candidate.interval > 1:
         return _rate_of_copies(job, placement, candidate.interval, pieces, asked)
     return _rate_of_run(job, pieces, asked)
+
+
+def _rate_when_divided(
+    job: Job, candidate: Candidate, pieces: tuple[PieceTime, ...], asked: Asked
+) -> float:
+    """Samples per second of a strategy that divides batches by speed, once it knows the speeds.
+
+    Batches are divided evenly until the workers were measured, which takes a short run to its end.
+    """
+    interval = candidate.interval
+    learnt = interval * math.ceil(_DECISIONS * EVERY / interval) * job.batch_sizes.at(0)
+    samples = asked.samples or 0
+
+    def seconds(more: int) -> float:
+        number = learnt + more
+        return number / _rate_of_run(job, pieces, replace(asked, samples=number))
+
+    return samples / max(1e-9, seconds(samples) - seconds(0))
 
 
 def _rate_of_copies(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     *("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures"),
-    *("checkpoint", "keep", "durability"),
+    *("global_batch", "checkpoint", "keep", "durability"),
 )
 """Settings of the job that `manyhands train` takes as options of the same name."""
 
