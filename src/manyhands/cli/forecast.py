@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +15,7 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job
 from manyhands.costs import sent_per_worker
+from manyhands.live.agent.memory_check import estimate
 from manyhands.parameters.initial.deferred import on_meta
 from manyhands.parameters.layout import Layout
 from manyhands.placements.forecasts.dry_run import dry_run
@@ -22,7 +25,6 @@ from manyhands.verbs.progress import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from manyhands.costs import Collective
     from manyhands.job import Job
@@ -34,7 +36,7 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
     """Execute the script up to its main guard, and dry-run the workers of its job."""
     enter(script, arguments)
     _, job, _ = load_job(script, options["job"])
-    workers = options["workers"]
+    workers, base = options["workers"], resident()
     begun = time.monotonic()
     try:
         given = strategy(options["strategy"])
@@ -42,7 +44,7 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
         protocol = protocol_of(given)
         if protocol is not None:
             simulated = f"manyhands simulate {script} --strategy '{given}' --workers {workers}"
-            _forecast_protocol(protocol, job, workers, simulated, as_json=options["json"])
+            _forecast_protocol(protocol, job, workers, simulated, base, as_json=options["json"])
             return
         assert chosen is not None  # noqa: S101 - a strategy is a protocol or a placement
         chosen.check(workers)
@@ -73,6 +75,7 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
         "workers": workers,
         "seconds": round(time.monotonic() - begun, 3),
         "shared": chosen.shared_bytes(job, workers),
+        "process": base,
         "played": [{"worker": rank, **one} for rank, one in found.items()],
     }
     if options["json"]:
@@ -82,21 +85,24 @@ def forecast(script: Path, arguments: list[str], options: Mapping[str, Any]) -> 
 
 
 def _forecast_protocol(
-    protocol: StrategyProtocol, job: Job, workers: int, simulated: str, *, as_json: bool
+    protocol: StrategyProtocol, job: Job, workers: int, simulated: str, base: int, *, as_json: bool
 ) -> None:
-    """Print the payload of a step by the protocol's formula; its memory is not forecast."""
+    """Print the payload of a step by the protocol's formula, and the least memory."""
     protocol.check(workers)
     check_job(protocol, job, workers)
     parameters = _bytes_of_parameters(job)
     payload = protocol.step_payload(workers, parameters)
     if payload is None:
         leave(f"manyhands: {protocol} states no bytes per step; simulate it: {simulated}")
+    need = estimate(job, protocol, workers, workers, ["cpu"], forks=True)
+    worker, server = need.model + need.state, need.shared // max(1, need.servers)
     if as_json:
         result = {
             "strategy": str(protocol),
             "workers": workers,
             "parameters": parameters,
             "payload": {"sent": payload.sent, "received": payload.received},
+            "memory": {"worker": worker, "server": server, "process": base},
         }
         typer.echo(json.dumps(result, indent=2))
         return
@@ -105,7 +111,27 @@ def _forecast_protocol(
         f"{protocol} on {number}\n\n"
         f"payload of a worker in a step: {size(payload.sent)} sent, {size(payload.received)} "
         f"received, for {size(parameters)} of parameters\n"
-        f"memory and times of a protocol are not forecast; simulate it: {simulated}"
+        f"memory: {size(worker)} for the parameters, update and optimizer state of a worker"
+        f"{f', {size(server)} for those of a server' if need.servers else ''}; activations and "
+        f"messages under way come on top\n{_beside(base)}\n"
+        f"times of a protocol are not forecast; simulate it: {simulated}"
+    )
+
+
+def resident() -> int:
+    """Bytes of this process, which has loaded torch and the script as a worker has; 0: unknown."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _beside(base: int) -> str:
+    """What a process has beside the model."""
+    return (
+        f"a process with torch and the script loaded has {size(base)} beside it, most of it "
+        "shared by the workers of a host"
     )
 
 
@@ -155,6 +181,7 @@ def _show(result: Mapping[str, Any]) -> None:
     for one in result["played"]:
         held.add_row(str(one["worker"]), *(size(one[key]) for key in ("peak", "held", "sent")))
     console.print(held)
+    console.print(f"\n{_beside(result['process'])}", soft_wrap=True)
     if result["shared"]:
         more = f"{size(result['shared'])} more to exchange"
         console.print(f"\nworkers of one host need {more}, all of them together")

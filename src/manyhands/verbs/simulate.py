@@ -13,6 +13,7 @@ from manyhands.cluster.servers import servers_words
 from manyhands.cluster.text import LATENCY
 from manyhands.costs import CodingSpeeds
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
+from manyhands.live.agent.memory_check import check_hosts
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
@@ -354,6 +355,8 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         protocol = protocol.on_islands(cluster.islands())
     workers = _workers(asked, protocol)
     protocol.check(workers)
+    if asked.cluster is not None:
+        check_hosts(read_strategy(asked.strategy or _STRATEGY), job, workers, cluster)
     given = Overrides(
         epochs=asked.epochs,
         samples=asked.samples,

@@ -20,6 +20,7 @@ from manyhands.files.run_folders import check_free, claim, new_folder, release, 
 from manyhands.files.standard_streams import unwritable_ignored
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
+from manyhands.live.agent.memory_check import check_hosts
 from manyhands.live.devices import devices
 from manyhands.live.hosts.shared_folder import check_over
 from manyhands.live.hosts.slurm import read_hosts
@@ -375,6 +376,8 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
         count = 1
     chosen.check(count)
     check_job(chosen, job, count)
+    if (declared := command.cluster or asked.cluster) is not None:
+        check_hosts(chosen, job, count, Cluster.parse(declared))
     paces, paced_by = choose(command.slow, asked.slow, ())
     for pace in paces:
         pace.check(count)

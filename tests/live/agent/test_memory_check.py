@@ -1,6 +1,7 @@
 """What a run needs of a host's memory, and that what cannot fit is refused before it starts."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 
 import manyhands as mh
-from manyhands.live.agent.memory_check import FORKED, MemoryEstimate, estimate
+from manyhands.cluster import Cluster
+from manyhands.lab.calibration.assumed import assume
+from manyhands.live.agent.memory_check import FORKED, MemoryEstimate, check_hosts, estimate
 from manyhands.live.processes.available_memory import available
 from manyhands.strategies import strategy
 from support import wait_for
@@ -49,6 +52,10 @@ def job(samples: int = 1000) -> mh.Job:
     )
 
 
+JOB = replace(job(), model=lambda: torch.nn.Linear(250, 250))
+"""As a script has it at its top level."""
+
+
 @pytest.mark.parametrize(
     ("text", "copies", "shared", "servers"),
     [
@@ -65,6 +72,46 @@ def test_the_estimate_counts_copies_of_the_model_and_of_the_data(text, copies, s
     assert copies * size <= found.model <= (copies + 1) * size
     assert (found.shared, found.servers) == (shared * size, servers)
     assert found.total == 4 * (FORKED + found.data + found.model) + servers * FORKED + found.shared
+
+
+def test_the_optimizer_state_is_where_the_optimizer_is():
+    size = 4 * 1000 * 1000
+    adam = replace(job(), optimizer=lambda model: torch.optim.Adam(model.parameters()))
+    for text, worker, shared in (
+        ("single()", 2, 0),
+        ("allreduce()", 2, 0),
+        ("fully_sharded()", 0.5, 0),
+        ("asynchronous()", 0, 3),
+        ("local_sgd(every=8)", 2, None),
+    ):
+        found = estimate(
+            adam, strategy(text), 1 if text == "single()" else 4, 4, ("cpu",), forks=True
+        )
+        assert found.state == pytest.approx(worker * size, rel=0.01), text
+        if shared is not None:
+            assert found.shared == pytest.approx(shared * size, rel=0.01), text
+
+
+@pytest.mark.parametrize("memory", ["300MB", "2GB"])
+def test_a_declared_host_that_is_too_small_is_refused_by_every_verb(memory, tmp_path):
+    cluster = f"2 hosts of 1 worker, 1gbit, {memory} of memory"
+    alone = Cluster.parse(f"1 host of 2 workers, {memory} of memory")
+    about = {"strategy": "allreduce()", "cluster": cluster, "time_only": True, "samples": 20}
+    known = assume(JOB, "1 GFLOP/s")
+    planned = mh.plan(JOB, cluster, known, strategies=["allreduce()"], workers=[2])
+    if memory == "2GB":
+        mh.simulate(JOB, **about, output=tmp_path / "run")
+        check_hosts(strategy("allreduce()"), JOB, 2, alone)
+        assert not planned.left_out
+        return
+    with pytest.raises(ValueError, match=r"of memory .*one worker does not fit"):
+        mh.simulate(JOB, **about, output=tmp_path / "run")
+    with pytest.raises(ValueError, match="one worker does not fit"):
+        mh.compare(JOB, "allreduce()", virtual=True, cluster=cluster, output=tmp_path / "many")
+    with pytest.raises(ValueError, match="one worker does not fit"):
+        mh.train(JOB, "allreduce()", workers=2, cluster=alone, output=tmp_path / "live")
+    assert not planned.ranking
+    assert all("one worker does not fit" in left.why for left in planned.left_out)
 
 
 def test_what_cannot_fit_is_refused_with_the_figures_and_what_nearly_fits_is_said():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from manyhands.live.agent.memory_check import estimate
-from manyhands.strategies import placement_of, protocol_of, virtual_form
+from manyhands.live.agent.memory_check import check_hosts
+from manyhands.strategies import placement_of, virtual_form
 from manyhands.strategies import strategy as read_strategy
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def candidates(
     """
     alone = Candidate(read_strategy("single()"), 1)
     try:
-        check_memory(alone.strategy, job, 1, cluster)
+        check_hosts(alone.strategy, job, 1, cluster)
         yield alone
     except ValueError as error:
         yield LeftOut("single() on 1 worker", str(error))
@@ -154,7 +153,7 @@ def candidates(
                     continue
                 known.add(str(found))
                 check(found, job, count, hosts)
-                check_memory(found, job, count, cluster)
+                check_hosts(found, job, count, cluster)
             except (ValueError, TypeError) as error:
                 yield LeftOut(f"{filled} on {count} workers", str(error))
             else:
@@ -194,35 +193,3 @@ def check(strategy: Strategy, job: Job, workers: int, hosts: Sequence[str]) -> N
     form = virtual_form(strategy, numbers=False)
     form.check(workers)
     form.check_job(job, workers)
-
-
-def check_memory(strategy: Strategy, job: Job, workers: int, cluster: Cluster) -> None:
-    """Raise ValueError if a host of known memory has less than its processes need at least.
-
-    What they need is a lower bound: the optimizer's state and activations are not in it.
-    """
-    among = cluster.first(workers)
-    on = Counter(among.worker_hosts(workers))
-    alone = len(among.hosts) == 1
-    serving = {*_serving(strategy, workers, among)}
-    # Hosts that are alike are looked at once, the first of them.
-    kinds = {
-        (host.memory, on[host.name], host.name in serving): host.name
-        for host in reversed(among.hosts)
-        if host.memory
-    }
-    for (memory, here, serves), name in kinds.items():
-        needed = estimate(job, strategy, workers, here, ["cpu"], forks=True, first=serves)
-        try:
-            needed.check(memory)
-        except ValueError as error:
-            raise ValueError(str(error) if alone else f"{name}: {error}") from None
-
-
-def _serving(strategy: Strategy, workers: int, among: Cluster) -> tuple[str, ...]:
-    """The hosts that have servers."""
-    protocol = protocol_of(strategy)
-    servers = strategy.needs(workers).server_processes
-    if protocol is None or not servers:
-        return ()
-    return among.server_hosts(workers, servers, protocol.groups(workers))

@@ -2,18 +2,24 @@
 
 A run that does not fit is ended by the kernel's out-of-memory killer, minutes after its start and
 with a message about a single process. A run that cannot fit is refused before any process is
-started; one that nearly fills the memory gives a warning. The estimate is a lower bound: optimizer
-state, activations and other allocations of the script are not included.
+started; one that nearly fills the memory gives a warning. The estimate is a lower bound: what an
+optimizer's step allocates, activations and other allocations of the script are not included.
+
+On this machine what is available is known, and torch is loaded already. Of a declared host only its
+whole memory is known, and the processes that load torch there count, too: its agent and its fork
+server.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.strategies import Strategy
 
@@ -23,6 +29,8 @@ LeNet (Python 3.11, torch 2.13), 29 MB for a server. Half of them are pages of t
 are copied because reference counts in them change."""
 AFRESH = 150 * 1024 * 1024
 """Private bytes of a process that loaded torch itself."""
+_WHOLE = frozenset(("single", "allreduce", "context"))
+"""Placements whose workers have all of the optimizer's state; of others each has a part."""
 _NEAR = 0.8
 """Fraction of the available memory above which a warning is given."""
 
@@ -40,17 +48,21 @@ class MemoryEstimate:
     model: int
     """Bytes of a worker's parameters and gradients."""
     shared: int
-    """Bytes of all servers' shards, or of parameters in shared memory."""
+    """Bytes of all servers' shards and optimizer state, or of parameters in shared memory."""
+    state: int = 0
+    """Bytes of a worker's optimizer state."""
+    loaded: int = 0
+    """Bytes of the processes that load torch, which are there once."""
 
     @property
     def worker(self) -> int:
         """Bytes of one worker."""
-        return self.process + self.data + self.model
+        return self.process + self.data + self.model + self.state
 
     @property
     def rest(self) -> int:
         """Bytes of everything except the workers."""
-        return self.servers * self.process + self.shared
+        return self.loaded + self.servers * self.process + self.shared
 
     @property
     def total(self) -> int:
@@ -70,9 +82,14 @@ class MemoryEstimate:
                 ". Each worker has its own copy of the data that the script creates; workers share "
                 "data in a memory-mapped file (numpy.memmap, mh.data)"
             )
+            remedy = f"use at most {most} workers on this host, or more hosts"
+            if not most:
+                remedy = (
+                    "one worker does not fit: use a host with more memory, or a strategy that "
+                    "divides the model, such as fully_sharded()"
+                )
             raise ValueError(
-                f"{self._words()}, {has}: use at most {most} workers on this host, or more hosts"
-                f"{copies if 2 * self.data > self.worker else ''}"
+                f"{self._words()}, {has}: {remedy}{copies if 2 * self.data > self.worker else ''}"
             )
         if self.total > _NEAR * memory:
             return f"{self._words()}, {has}; the kernel may kill processes of the run"
@@ -82,9 +99,15 @@ class MemoryEstimate:
         parts = [f"{_bytes(self.process)} for the process"]
         parts += [f"{_bytes(self.data)} for its data"] if self.data else []
         parts += [f"{_bytes(self.model)} for parameters and gradients"] if self.model else []
+        parts += [f"{_bytes(self.state)} for the optimizer's state"] if self.state else []
+        beside = [f"{_bytes(self.loaded)} for the agent and the fork server"] if self.loaded else []
+        if self.servers or self.shared:
+            beside.append(f"{_bytes(self.rest - self.loaded)} for {self.servers} servers")
+        also = f"; {' and '.join(beside)} beside them" if beside else ""
+        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
         return (
-            f"{self.workers} workers need at least {_bytes(self.total)} of memory "
-            f"({_bytes(self.worker)} each: {', '.join(parts)})"
+            f"{workers} need{'s' if self.workers == 1 else ''} at least {_bytes(self.total)} of "
+            f"memory ({_bytes(self.worker)} each: {', '.join(parts)}{also})"
         )
 
 
@@ -110,19 +133,92 @@ def estimate(
         first: whether this is the first host, which has the servers.
     """
     on_cpu = all(device == "cpu" for device in devices)
-    servers = shared = model = 0
+    servers = shared = model = state = 0
     size = model_bytes(job) if on_cpu else 0
     needs = strategy.needs(workers)
     if needs.leases:
         if first and not needs.peer_servers:
-            servers, shared = needs.servers, size
+            servers = needs.servers
+            shared = size + (0 if needs.local_optimizer else state_bytes(job) if on_cpu else 0)
+        if needs.local_optimizer and on_cpu:
+            state = state_bytes(job)
         # Its update; its parameters, unless they are shared; and the copy that it serves to peers.
         kept = (not needs.shared_memory) + needs.own_parameters + needs.peer_servers
         model = size * (1 + kept)
     elif on_cpu:
         model = _placed_bytes(job, strategy, workers)
+        state = state_bytes(job) // (1 if strategy.name in _WHOLE else workers)
     process = FORKED if forks else AFRESH
-    return MemoryEstimate(here, servers, process, _data_bytes(job), model, shared)
+    return MemoryEstimate(here, servers, process, _data_bytes(job), model, shared, state)
+
+
+def check_hosts(strategy: Strategy, job: Job, workers: int, cluster: Cluster) -> None:
+    """Raise ValueError if a declared host has less memory than its processes need at least.
+
+    Args:
+        strategy: the strategy.
+        job: the job.
+        workers: number of workers on all hosts.
+        cluster: the declared cluster.
+    """
+    if not any(host.memory for host in cluster.hosts):
+        return
+    among = cluster.first(workers)
+    on = Counter(among.worker_hosts(workers))
+    serving = Counter(_serving(strategy, workers, among))
+    alone = len(among.hosts) == 1
+    # Hosts that are alike are looked at once.
+    kinds = {
+        (host.memory, on[host.name], serving[host.name]): host.name
+        for host in among.hosts
+        if host.memory
+    }
+    for (memory, here, servers), name in kinds.items():
+        need = estimate(job, strategy, workers, here, ["cpu"], forks=True)
+        shared = need.shared
+        if need.servers:
+            shared = need.shared * servers // need.servers
+        need = replace(need, servers=servers, shared=shared, loaded=2 * AFRESH)
+        try:
+            need.check(memory)
+        except ValueError as error:
+            raise ValueError(str(error) if alone else f"{name}: {error}") from None
+
+
+def _serving(strategy: Strategy, workers: int, among: Cluster) -> tuple[str, ...]:
+    """The host of each server."""
+    from manyhands.strategies import protocol_of  # noqa: PLC0415 - see model_bytes
+
+    protocol = protocol_of(strategy)
+    servers = strategy.needs(workers).server_processes
+    if protocol is None or not servers:
+        return ()
+    return among.server_hosts(workers, servers, protocol.groups(workers))
+
+
+def state_bytes(job: Job) -> int:
+    """Bytes of the optimizer's state after a step on the whole model; 0 if it cannot be tried.
+
+    It is tried on the meta device, where nothing is computed and no memory is needed.
+    """
+    import torch  # noqa: PLC0415 - see model_bytes
+
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            model = job.model()
+            optimizer = job.make_optimizer(model)
+            for one in model.parameters():
+                if one.requires_grad:
+                    one.grad = torch.empty_like(one)
+            optimizer.step()
+    except Exception:  # noqa: BLE001 - not every optimizer steps without numbers
+        return 0
+    return sum(
+        value.numel() * value.element_size()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
 
 
 def model_bytes(job: Job) -> int:
