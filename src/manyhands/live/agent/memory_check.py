@@ -167,10 +167,10 @@ def check_hosts(strategy: Strategy, job: Job, workers: int, cluster: Cluster) ->
     on = Counter(among.worker_hosts(workers))
     serving = Counter(_serving(strategy, workers, among))
     alone = len(among.hosts) == 1
-    # Hosts that are alike are looked at once.
+    # Hosts that are alike are looked at once, the first of them.
     kinds = {
         (host.memory, on[host.name], serving[host.name]): host.name
-        for host in among.hosts
+        for host in reversed(among.hosts)
         if host.memory
     }
     for (memory, here, servers), name in kinds.items():
