@@ -254,8 +254,8 @@ def test_the_first_hosts_of_a_cluster() -> None:
 
 def test_what_does_not_fit_into_a_hosts_memory_is_left_out() -> None:
     # A process takes 35 MiB and 256 kB of data. Parameters and gradients are 2 MB of a worker, and
-    # 4 MB under gossip, which keeps what it serves to its neighbours, too: 81.9 MB for two. The agent and the fork server load
-    # torch, 150 MiB each: 396.5 MB in all.
+    # 4 MB under gossip, which keeps what it serves to its neighbours, too: 81.9 MB for two.
+    # The agent and the fork server load torch, 150 MiB each: 396.5 MB in all.
     asked = {"strategies": ["allreduce()", "gossip()", "fully_sharded()"], "workers": [4]}
     tight = "2 hosts of 2 workers, 1gbit, 397MB of memory"
     found = mh.plan(job(), tight, calibration(), **asked)
