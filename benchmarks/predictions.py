@@ -118,6 +118,20 @@ SITUATIONS = (
         "2 sites of 2 workers, 1gbit within, 50mbit and 20ms between",
         4,
     ),
+    *(
+        Situation(
+            f"servers {name}, 1 Gbit/s, 4 MB",
+            LARGE,
+            f"4 workers, 1gbit, servers {where}",
+            4,
+            strategies=("synchronous(servers=4)", "asynchronous(servers=4)"),
+        )
+        for name, where in (
+            ("in turn", "in turn"),
+            ("on hosts of their own", "on 4 hosts apart"),
+            ("on host 0", "at host 0"),
+        )
+    ),
     Situation(
         "pipelines, 50 Mbit/s, 8 blocks",
         DEEP,

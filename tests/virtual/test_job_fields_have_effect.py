@@ -266,6 +266,7 @@ OPTIONS: dict[str, tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]] = {
     ),
     "evaluate_every": (("synchronous()", {}, {"evaluate_every": "48"}),),
     "measures": (("synchronous()", {}, {"measures": "gradient_norm"}),),
+    "global_batch": (("synchronous()", {}, {"global_batch": 12}),),
     "checkpoint": (
         ("synchronous()", {}, {"checkpoint": "2 steps"}),
         ("synchronous()", {"time_only": True}, {"checkpoint": "2 steps"}),

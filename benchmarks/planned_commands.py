@@ -1,0 +1,112 @@
+"""Commands that a plan prints, run: is the time of a step within the interval that was printed?
+
+The job sleeps instead of computing, one worker on each host behind a link of 1 Gbit/s or
+less, so that the hosts do not need the cores of this machine. Ten commands are run, each as it was
+printed, with a limit in seconds and a folder added. It takes some ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import manyhands as mh
+from benchmarks.figures import keep, report
+from benchmarks.paced import run_to_end
+from benchmarks.predictions import LARGE, MEDIUM, Paced, calibration, crowding, job
+from manyhands.lab.planning.commands import PlannedJob, command_of
+from manyhands.reports import Run
+from manyhands.reports.figures.speed import throughput
+
+_ROOT = Path(__file__).parent.parent
+_SCRIPT = Path(__file__).parent / "predictions_job.py"
+_SECONDS = 25
+PLANS: tuple[tuple[Paced, str, tuple[str, ...], tuple[str, ...]], ...] = (
+    (
+        LARGE,
+        "4 workers, 1gbit",
+        (),
+        ("allreduce()", "synchronous(servers=4)", "asynchronous(servers=4)"),
+    ),
+    (LARGE, "4 workers, 1gbit, servers apart", (), ("synchronous()", "ssp(staleness=4)")),
+    (LARGE, "4 workers, 1gbit, servers at host 0", (), ("synchronous(servers=2)",)),
+    (
+        MEDIUM,
+        "4 workers, 100mbit",
+        ("3:3x",),
+        ("allreduce(shares=by_speed)", "averaging(every=8, servers=4)", "gossip()", "allreduce()"),
+    ),
+)
+"""Job, cluster, slow workers and strategies of each plan: ten rows."""
+
+
+def execute(words: list[str]) -> None:
+    """Run a command of ours to its end."""
+    search = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    run_to_end(words, {"PYTHONPATH": os.pathsep.join(search), "OMP_NUM_THREADS": "1"})
+
+
+def rows(
+    paced: Paced, where: str, slow: tuple[str, ...], chosen: tuple[str, ...], place: Path
+) -> list[dict[str, Any]]:
+    """What a plan says of these strategies on all workers, with the commands that it prints."""
+    known = crowding(calibration(paced, place), 4)
+    found = mh.plan(job(paced), where, known, strategies=chosen, workers=[4], slow=slow)
+    about = PlannedJob(str(_SCRIPT), (json.dumps(asdict(paced)),))
+    return [
+        asdict(row) | {"command": command_of(found, row, about)}
+        for row in found.ranking
+        if row.workers == 4
+    ]
+
+
+def rate(command: str, folder: Path) -> float:
+    """Samples per second of a printed command."""
+    program, *words = shlex.split(command)
+    if program != "manyhands":
+        raise RuntimeError(command)
+    at = words.index("--")
+    limit = ["--seconds", str(_SECONDS), "--output", str(folder)]
+    execute([sys.executable, "-m", "manyhands", *words[:at], *limit, *words[at:]])
+    return throughput(Run(folder).trace).rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=int, help="number of one plan, from 0")
+    parser.add_argument("--calibrations", type=Path, help="folder for calibrations, to use again")
+    parser.add_argument("--keep", action="store_true", help="store the figures as results")
+    given = parser.parse_args()
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        place = given.calibrations or Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        for number, plan in enumerate(PLANS):
+            if given.only not in (None, number):
+                continue
+            for at, row in enumerate(rows(*plan, place)):
+                measured = rate(row["command"], Path(folder) / f"run-{number}-{at}")
+                within = row["low"] <= measured <= row["high"]
+                found.append({**row, "measured": measured, "within": within})
+                print(
+                    f"{'within ' if within else 'outside'} {row['low']:.1f} to {row['high']:.1f}, "
+                    f"measured {measured:.1f} samples/s: {row['command'].partition(' -- ')[0]}",
+                    flush=True,
+                )
+    within = sum(one["within"] for one in found)
+    print(f"{within} of {len(found)} within the interval that was printed")
+    figures: dict[str, object] = {"within": within, "commands": len(found), "rows": found}
+    if given.keep:
+        keep("planned_commands", figures)
+    report("planned_commands", figures)
+
+
+if __name__ == "__main__":
+    main()
