@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import manyhands as mh
+from manyhands.live.hosts.slurm import read_hosts
 from manyhands.verbs.command import Command
 from manyhands.verbs.train import TrainOptions, _plan
 
@@ -49,7 +50,10 @@ def test_train_runs_on_a_cluster_that_is_this_machine(gpus: tuple[str, ...]) -> 
     assert plan.cluster is here
     assert plan.workers == 2
     assert plan.listen == "192.0.2.7"
-    assert _plan(JOB, TrainOptions(cluster=here, listen="x"), Command(), None).listen == "x"
+    two = read_hosts("here:1, there:1")
+    assert _plan(JOB, TrainOptions(cluster=here, listen="x"), Command(), two).listen == "x"
+    with pytest.raises(ValueError, match="listen='x' is where other hosts"):
+        _plan(JOB, TrainOptions(cluster=here, listen="x"), Command(), None)
 
 
 def test_train_refuses_devices_that_this_machine_does_not_have() -> None:

@@ -149,7 +149,7 @@ def test_encoding_takes_the_time_of_the_formula(tmp_path) -> None:
     size, speed, bandwidth, latency = 4 * 5000, 1e6, 1e5, 0.01
     given = {"times": "constant(0.1)", "bandwidth": bandwidth, "latency": latency, "workers": 1}
 
-    def seconds(text: str, name: str, coding: float | str) -> float:
+    def seconds(text: str, name: str, coding: float | str | None) -> float:
         run = mh.simulate(
             job, text, output=tmp_path / name, coding=coding, placing="apart", **given
         )
@@ -157,7 +157,7 @@ def test_encoding_takes_the_time_of_the_formula(tmp_path) -> None:
 
     free = seconds("asynchronous(codec=half())", "free", "free")
     timed = seconds("asynchronous(codec=half())", "timed", speed)
-    plain = seconds("asynchronous()", "plain", speed)
+    plain = seconds("asynchronous()", "plain", None)
     # A push and its answer are each encoded and decoded once; the first answer is whole.
     assert timed - free == pytest.approx(4 * size / speed, rel=0.05)
     coded, none = CodingCost(size, size / 2, size / speed, size / speed), CodingCost.plain(size)
