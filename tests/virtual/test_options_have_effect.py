@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 import manyhands as mh
+from manyhands.protocols import Synchronous
 from option_effects import Outcome, Verdict, job_for, judge, names_option, outcome
 from option_pairs import Pair, pairs
 
@@ -136,3 +138,22 @@ def test_options_have_an_effect_or_are_refused(tmp_path: Path) -> None:
     found = verdicts(_everyday(), tmp_path)
     _report(found)
     assert faults_of(found) == []
+
+
+def test_an_option_added_without_an_effect_is_found(tmp_path: Path, forgets_names: None) -> None:
+    @dataclass(frozen=True, repr=False)
+    class Idle(Synchronous):
+        """A strategy with an option that nothing reads."""
+
+        name: ClassVar[str] = "idle"
+        patience: int = 3
+        """Without an effect."""
+
+    mh.register(Idle)
+    pairs.cache_clear()
+    try:
+        new = [one for one in pairs() if (one.strategy, one.option) == ("idle", "patience")]
+    finally:
+        pairs.cache_clear()
+    wrong = faults_of(verdicts(new, tmp_path))
+    assert wrong == ["idle(patience=4) is accepted and does nothing"]
