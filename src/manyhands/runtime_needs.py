@@ -54,6 +54,9 @@ class RuntimeNeeds:
     """A worker gets its own part of every global batch, and not the next part."""
     by_speed: bool = False
     """These parts are in proportion to measured speeds, and not equal."""
+    rounds: tuple[int, int] | None = None
+    """If workers synchronise every few steps: these steps, and the first steps of the run that are
+    a round each. A round ends with an epoch; evaluations and checkpoints follow the end of one."""
     evaluators: int | None = None
     """The largest number of workers that evaluate; None for all."""
     early: tuple[int, float] | None = None

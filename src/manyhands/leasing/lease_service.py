@@ -337,6 +337,9 @@ class LeaseService:
             self._call_cut()
         elif outlook == "store" or (outlook == "over" and self._is_last_store_due):
             self._call_cut(stores=True)
+        elif outlook == "round":
+            self.leases.round_over()
+            self._serve(*self._waiting)
         elif outlook == "over":
             self._ended = True
             self._appoint()

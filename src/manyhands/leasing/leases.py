@@ -17,6 +17,7 @@ import msgspec
 
 from manyhands.sampling.batches import AFTER_EPOCHS, deal
 from manyhands.sampling.division import part
+from manyhands.sampling.rounds import RoundEnds, RoundLength
 from manyhands.sampling.speed_shares import MeasuredShares, SpeedState
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class LeasesState(msgspec.Struct, frozen=True):
     gone: tuple[int, ...]
     speeds: SpeedState | None = None
     """Measured speeds, if global batches are divided by them."""
+    round_at: int | None = None
+    """Batches that begin at or after so many samples wait for the end of a round."""
 
 
 class Leases:
@@ -101,6 +104,8 @@ class Leases:
         points: where evaluations are; by default after every epoch.
         storing: where checkpoints are; None for none by samples.
         since: samples and global batches of the run that are over, if it is continued.
+        rounds: the length of rounds, as in `RuntimeNeeds`. Evaluations and checkpoints then follow
+            the end of a round, and a round ends with an epoch.
     """
 
     def __init__(
@@ -117,7 +122,13 @@ class Leases:
         points: EvaluationPoints = AFTER_EPOCHS,
         storing: EvaluationPoints | None = None,
         since: tuple[int, int] = (0, 0),
+        rounds: tuple[int, int] | None = None,
     ) -> None:
+        self._rounds = (
+            None if rounds is None else RoundEnds(samples, sizes, RoundLength(*rounds), since)
+        )
+        self._round_at = None if self._rounds is None else self._rounds.epoch_after(since[0])
+        """Batches that begin at or after so many samples wait for the end of a round."""
         self._cut_from = partial(_cut, samples, sizes, workers, budget, empty=lockstep)
         self._workers, self._budget = workers, budget
         self._base = since[1] * workers
@@ -137,9 +148,9 @@ class Leases:
         self._samples = samples
         self._points = points
         self._storing = storing
-        self._evaluate_at = points.after(since[0], samples) if pauses else None
+        self._evaluate_at = self._at_round(points.after(since[0], samples) if pauses else None)
         """Batches that begin at or after so many samples wait for an evaluation."""
-        self._store_at = storing.after(since[0], samples) if storing else None
+        self._store_at = self._at_round(storing.after(since[0], samples) if storing else None)
         """Batches that begin at or after so many samples wait for a checkpoint."""
         self._pauses = pauses
         self._last = -1
@@ -181,11 +192,18 @@ class Leases:
         # A run that continues beyond its budget has no batch.
         return over if over >= min(limits, default=0) else None
 
-    def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "store", "over"]:
+    def _at_round(self, samples: int | None) -> int | None:
+        """The end of the round in which so many samples are reached."""
+        if samples is None or self._rounds is None:
+            return samples
+        return self._rounds.at_or_after(samples)
+
+    def take(self, worker: str) -> Lease | Literal["wait", "evaluate", "store", "round", "over"]:
         """A lease for a worker, or why there is none.
 
         wait: other workers hold the remaining leases. evaluate, store: all samples before an
-        evaluation, or a checkpoint, are committed. over: all samples of the run are committed.
+        evaluation, or a checkpoint, are committed. round: all samples of an epoch are committed,
+        with which a round ends. over: all samples of the run are committed.
         """
         if self._returned:
             lease: Lease | None = self._take_returned()
@@ -196,14 +214,17 @@ class Leases:
             return lease
         return self.outlook()
 
-    def outlook(self) -> Literal["wait", "evaluate", "store", "over"]:
+    def outlook(self) -> Literal["wait", "evaluate", "store", "round", "over"]:
         """Why a worker gets no lease, as returned by `take`."""
         if self._held or self._returned or self._cut:
             return "wait"
         if self._next is None or self._stopped:
             return "over"
-        evaluates = self._evaluate_at is not None and self._next.dealt >= self._evaluate_at
-        return "evaluate" if evaluates or self._store_at is None else "store"
+        if self._evaluate_at is not None and self._next.dealt >= self._evaluate_at:
+            return "evaluate"
+        if self._store_at is not None and self._next.dealt >= self._store_at:
+            return "store"
+        return "round" if self._round_at is not None else "evaluate"
 
     def _take_returned(self) -> Lease:
         lease = self._returned.popleft()
@@ -214,7 +235,8 @@ class Leases:
         lease = self._next
         if lease is None or self._stopped:
             return None
-        if any(at is not None and lease.dealt >= at for at in (self._evaluate_at, self._store_at)):
+        pauses = (self._evaluate_at, self._store_at, self._round_at)
+        if any(at is not None and lease.dealt >= at for at in pauses):
             return None
         self._last = lease.dealt
         self._next = self._following()
@@ -309,23 +331,35 @@ class Leases:
     def evaluated(self) -> None:
         """Note that an evaluation is done: the batches after it may begin."""
         if self._pauses and self._next is not None:
-            self._evaluate_at = self._points.after(self._next.dealt, self._samples)
+            due = self._points.after(self._next.dealt, self._samples)
+            self._evaluate_at = self._at_round(due)
+        self.round_over()
 
     def stored(self) -> None:
         """Note that a checkpoint is stored: the batches after it may begin."""
         self._store_at = None
         if self._storing is not None and self._next is not None:
-            self._store_at = self._storing.after(self._next.dealt, self._samples)
+            due = self._storing.after(self._next.dealt, self._samples)
+            self._store_at = self._at_round(due)
+        self.round_over()
+
+    def round_over(self) -> None:
+        """Note that all samples before the next batch are committed."""
+        if self._rounds is not None and self._next is not None:
+            self._round_at = self._rounds.epoch_after(self._next.dealt)
 
     def pause(self) -> None:
-        """Have an evaluation follow the global batch that was begun last, if one was."""
+        """Have an evaluation follow the global batch that was begun last, if one was.
+
+        Or the round of that batch, if workers synchronise every few steps.
+        """
         if self._pauses and self._last >= 0:
-            self._evaluate_at = self._last + 1
+            self._evaluate_at = self._at_round(self._last + 1)
 
     def pause_to_store(self) -> None:
-        """Have a checkpoint follow the global batch that was begun last, if one was."""
+        """Have a checkpoint follow the global batch, or the round, that was begun last, if any."""
         if self._last >= 0:
-            self._store_at = self._last + 1
+            self._store_at = self._at_round(self._last + 1)
 
     def commit(self, worker: str, number: int, seconds: float = 0.0) -> bool:
         """Note that the update of a lease is applied; False if the worker no longer holds it.
@@ -405,6 +439,7 @@ class Leases:
             own=tuple(tuple(parts) for parts in self._own),
             gone=tuple(sorted(self._gone)),
             speeds=None if self._speeds is None else self._speeds.state(),
+            round_at=self._round_at,
         )
 
     def _index(self, lease: Lease) -> int:
@@ -440,6 +475,8 @@ class Leases:
         self.committed, self.repeated, self.lost = state.committed, state.repeated, state.lost
         self._evaluate_at, self._store_at = state.evaluate_at, state.store_at
         self._last = state.last
+        if self._rounds is not None and state.round_at is not None:
+            self._round_at = state.round_at
         self._stopped, self._end = state.stopped, state.end
         self._held = {lease.number: (holder, lease) for holder, lease in state.held}
         self._returned = deque(state.returned)

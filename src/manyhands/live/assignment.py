@@ -38,6 +38,8 @@ class Leasing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     storing: EvaluationPoints | None = None
     """Where checkpoints are, by samples; None if they are by time."""
     storing_seconds: float | None = None
+    rounds: tuple[int, int] | None = None
+    """The length of rounds, as in `RuntimeNeeds`."""
     """Seconds from one checkpoint to the next; None for no such interval."""
     since: tuple[int, int] = (0, 0)
     """Samples and global batches before the checkpoint that the run continues from."""

@@ -57,6 +57,10 @@ class Bound(ABC):
     counts: float = 1.0
     """Weight of the next step; set before its gradient, for placements that update during the
     backward pass."""
+    between_rounds: bool = True
+    """Whether all replicas are equal, so that an evaluation or a checkpoint changes nothing."""
+    ends_epoch: bool = False
+    """Whether the next step is the last one of an epoch, with which a round ends."""
     steps_apart: bool = False
     """Whether the optimizer has only some of the parameters, or steps them one after another."""
     together: Group | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.costs import StepPayload
@@ -12,12 +12,14 @@ from manyhands.protocols.compression.coding import Compressed
 from manyhands.protocols.parts.pull_and_rest import answer, rest
 from manyhands.protocols.parts.rounds import Round, Rounds
 from manyhands.protocols.parts.shares import DividedBatches
+from manyhands.sampling.rounds import RoundLength
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from manyhands.endpoint import Endpoint, LeasedBatch, Replica
     from manyhands.protocols.compression.coding import Coding
+    from manyhands.runtime_needs import RuntimeNeeds
 
 
 class LocalSteps(DividedBatches, Rounds, Compressed):
@@ -49,7 +51,7 @@ class LocalSteps(DividedBatches, Rounds, Compressed):
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Take local steps; synchronise after every H of them, and before resting."""
         await self.refresh(replica, endpoint)
-        steps = 0
+        step = 0
         alone: list[LeasedBatch] = []
         async for batch in replica.batches():
             if batch is not None:
@@ -59,8 +61,8 @@ class LocalSteps(DividedBatches, Rounds, Compressed):
                 await replica.gradient(batch)
                 replica.apply(batch)
                 alone.append(batch)
-                steps += 1
-            if alone and (batch is None or len(alone) >= self.interval(steps)):
+                step = batch.round + 1
+            if alone and (batch is None or len(alone) >= self.interval(step)):
                 if await self._synchronise(replica, endpoint, alone):
                     replica.commit(*alone)
                 else:
@@ -71,8 +73,16 @@ class LocalSteps(DividedBatches, Rounds, Compressed):
 
     def interval(self, steps: int) -> int:
         """Local steps between two synchronisations, after `steps` steps of the run."""
-        del steps
-        return self.every
+        return self.round_length.after(steps)
+
+    @property
+    def round_length(self) -> RoundLength:
+        """Local steps in a round, which ends with an epoch in any case."""
+        return RoundLength(self.every)
+
+    def needs(self, workers: int) -> RuntimeNeeds:
+        """As of any protocol, and the length of a round."""
+        return replace(super().needs(workers), rounds=self.round_length.numbers)
 
     async def _synchronise(
         self, replica: Replica, endpoint: Endpoint, alone: list[LeasedBatch]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from manyhands.protocols.actions import Action, Move
 from manyhands.protocols.averaging import LocalSteps
+from manyhands.sampling.rounds import RoundLength
 
 if TYPE_CHECKING:
     from manyhands.protocols.parts.rounds import Round
@@ -47,6 +48,7 @@ class LocalSgd(LocalSteps):
         """Replace the parameters with the mean."""
         return [Move(by=1.0, over=state.shares)] if state.samples else []
 
-    def interval(self, steps: int) -> int:
+    @property
+    def round_length(self) -> RoundLength:
         """1 during the warm-up, then H."""
-        return 1 if steps <= self.warmup else self.every
+        return RoundLength(self.every, self.warmup)

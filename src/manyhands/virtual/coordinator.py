@@ -183,6 +183,7 @@ class VirtualCoordinator:
         by_rank: bool = False,
         by_speed: bool = False,
         early: tuple[int, float] | None = None,
+        rounds: tuple[int, int] | None = None,
     ) -> None:
         self._job = job
         self._kernel = kernel
@@ -192,6 +193,7 @@ class VirtualCoordinator:
         self._lockstep = lockstep
         self._by_rank, self._by_speed = by_rank, by_speed
         self._early = early
+        self._rounds = rounds
         self.improvement = Improvement(job.early_stopping)
         """What early stopping has noted."""
         self._since = (0, 0)
@@ -263,6 +265,7 @@ class VirtualCoordinator:
             points=self._job.evaluation_points,
             storing=self._job.checkpoint_points,
             since=self._since,
+            rounds=self._rounds,
         )
         return LeaseService(
             leases,

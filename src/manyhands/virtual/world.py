@@ -129,6 +129,7 @@ class World:
             by_rank=needs.by_rank,
             by_speed=needs.by_speed,
             early=needs.early,
+            rounds=needs.rounds,
         )
         self._peers = Peers(self._servers if needs.peer_servers else {}, self._workers)
         self.coordinator.on_arrival = self._peers.join

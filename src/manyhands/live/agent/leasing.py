@@ -34,5 +34,6 @@ def leasing_of(request: Request) -> Leasing | None:
         storing=job.checkpoint_points,
         storing_seconds=job.checkpoint.seconds if job.checkpoint else None,
         since=position(request.resume)[:2],
+        rounds=needs.rounds,
         spent=position(request.resume)[2],
     )

@@ -67,6 +67,7 @@ class LiveLeaseService:
             points=numbers.points,
             storing=numbers.storing,
             since=numbers.since,
+            rounds=numbers.rounds,
         )
         self._service = LeaseService(
             self._leases,

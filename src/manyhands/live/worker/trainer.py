@@ -112,6 +112,10 @@ class Trainer:
         """Whether `batches` has yielded all batches of the run."""
         self._dealing: Dealing
         self._due: Batch | None = None
+        self._postponed = False
+        """Whether an evaluation follows the end of the round."""
+        self._later: StoredIn | None = None
+        """Where a checkpoint is stored at the end of the round; None for none."""
         self._since = (0, 0)
         """Samples and steps of the run that this one continues."""
         self._agreement = Agreement(job, device, clock)
@@ -211,19 +215,34 @@ class Trainer:
                 dealt = share.dealt + share.total
                 if share.ends_epoch:
                     self._note_epoch(share.epoch, dealt)
-                if share.evaluates:
+                evaluates = self._is_due(share)
+                if evaluates:
                     self._measure(dealt)
                     if self._reaches_target(dealt):
                         return
                 over, due, *asked = self._look_at_clock(share.step)
-                if (over or due) and not share.evaluates:
+                if due and not over and not self._bound.between_rounds:
+                    self._postponed, due = True, False
+                if (over or due) and not evaluates:
                     # Also if the time limit ended the run since the last evaluation.
                     self._measure(dealt)
                     over = over or self._reaches_target(dealt)
-                if self._checkpoints and (to := self._checkpoints.due(share.dealt, dealt, *asked)):
-                    self._store_checkpoint(dealt, share.step + 1, to)
+                if self._checkpoints:
+                    to = self._checkpoints.due(share.dealt, dealt, *asked)
+                    to = to if self._later is None else to | self._later
+                    self._later = None
+                    if to and not (over or share.is_last or self._bound.between_rounds):
+                        self._later = to
+                    elif to:
+                        self._store_checkpoint(dealt, share.step + 1, to)
                 if over or share.is_last:
                     return
+
+    def _is_due(self, share: Share) -> bool:
+        """Whether an evaluation follows a batch: one that is due within a round is at its end."""
+        due = share.evaluates or self._postponed
+        self._postponed = due and not share.is_last and not self._bound.between_rounds
+        return due and not self._postponed
 
     def _next_batch(self) -> Batch | None:
         """This worker's part of the next global batch; None if there is none."""
@@ -268,6 +287,7 @@ class Trainer:
         self._pacer.begin()
         share = batch.share
         weight = self._bound.weigh(share.samples, share.total)
+        self._bound.ends_epoch = share.ends_epoch
         self._bound.counts = share.total / share.whole * self.job.lr_factor(share.dealt)
         if not self._bound.rescales:
             self._set_groups(share)

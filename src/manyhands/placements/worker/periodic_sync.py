@@ -59,8 +59,8 @@ def bind_periodic_sync(
 class PeriodicSync(Bound):
     """This worker's part of a replica, and the workers with the same part in other replicas.
 
-    A replica steps by itself. After the protocol's interval, and before an evaluation or a
-    checkpoint, the parameters are averaged over the peers, weighted by the samples that their
+    A replica steps by itself. After the protocol's interval, and at the end of an epoch, the
+    parameters are averaged over the peers, weighted by the samples that their
     replicas were trained on since the last time, and the protocol concludes the round, as it does
     on a server.
 
@@ -161,8 +161,9 @@ class PeriodicSync(Bound):
     def _conclude(self) -> None:
         self._steps += 1
         self._alone += 1
-        if self._alone >= self._outer.interval(self._steps):
+        if self._alone >= self._outer.interval(self._steps) or self.ends_epoch:
             self._synchronise()
+        self.between_rounds = not self._alone
 
     @torch.no_grad()
     def _synchronise(self) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from manyhands.endpoint import Endpoint, Replica
     from manyhands.protocols.actions import Action, Answer, Call
     from manyhands.protocols.compression.coding import Coding
+    from manyhands.runtime_needs import RuntimeNeeds
 
 
 _ISLANDS = 2
@@ -104,6 +105,11 @@ class Hierarchical(StrategyProtocol):
     def _sums(self) -> bool:
         """Whether islands forward sums of gradients instead of parameters."""
         return isinstance(self.outer, Synchronous)
+
+    def needs(self, workers: int) -> RuntimeNeeds:
+        """As of any protocol, and the length of a round of the islands."""
+        rounds = None if self._sums else self._outer.round_length.numbers
+        return replace(super().needs(workers), rounds=rounds)
 
     @property
     def lockstep(self) -> bool:

@@ -1,0 +1,78 @@
+"""Rounds of several steps: where they end, for strategies that synchronise every H steps.
+
+A round ends after H global batches, and at the end of an epoch. It does not depend on evaluations
+or checkpoints: one that is due within a round follows at its end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from manyhands.sampling.batches import BatchSizes, deal
+
+
+@dataclass(frozen=True)
+class RoundLength:
+    """Global batches in a round.
+
+    >>> [RoundLength(8, warmup=2).after(step) for step in (1, 2, 3)]
+    [1, 1, 8]
+    """
+
+    every: int
+    """H: global batches in a round."""
+    warmup: int = 0
+    """The first global batches of the run, each of which is a round."""
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Both, as `RuntimeNeeds.rounds` has them."""
+        return self.every, self.warmup
+
+    def after(self, step: int) -> int:
+        """The length of a round that may end with this global batch of the run, from 1 on."""
+        return 1 if step <= self.warmup else self.every
+
+
+class RoundEnds:
+    """The ends of all rounds of a run, in samples of the run.
+
+    >>> ends = RoundEnds(10, 2, RoundLength(3))
+    >>> [ends.at_or_after(samples) for samples in (0, 1, 6, 7, 10, 11)]
+    [0, 6, 6, 10, 10, 16]
+
+    Args:
+        samples: samples of the data.
+        sizes: the global batch.
+        length: global batches in a round.
+        since: samples and global batches of the run that are over, if it is continued.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        sizes: int | BatchSizes,
+        length: RoundLength,
+        since: tuple[int, int] = (0, 0),
+    ) -> None:
+        self._samples, self._length = samples, length
+        dealt, self._step = since
+        self._batches = deal(samples, sizes, None, dealt=dealt)
+        self._ends = [dealt]
+
+    def at_or_after(self, dealt: int) -> int:
+        """The end of the first round that ends at or after so many samples."""
+        alone = 0
+        while self._ends[-1] < dealt:
+            batch = next(self._batches)
+            self._step += 1
+            alone += 1
+            if alone >= self._length.after(self._step) or batch.ends_epoch:
+                self._ends.append(batch.dealt + batch.total)
+                alone = 0
+        return self._ends[bisect_left(self._ends, dealt)]
+
+    def epoch_after(self, dealt: int) -> int:
+        """The end of the epoch of a global batch that begins after so many samples."""
+        return (dealt // self._samples + 1) * self._samples
