@@ -212,6 +212,12 @@ class Replica(Protocol):
         other workers need not wait for it.
         """
 
+    def unused(self, server: int) -> tuple[int, ...]:
+        """The parameters of a server's shard, by their place, that the last update has not.
+
+        They had no gradient, and are 0 in the update. Valid when `gradient` calls `ready(server)`.
+        """
+
     async def gradient(
         self, batch: LeasedBatch, ready: Callable[[int], object] | None = None
     ) -> None:

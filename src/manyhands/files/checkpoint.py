@@ -124,9 +124,12 @@ def check_savable(model: nn.Module) -> None:
                 "only tensors: let get_extra_state return a tensor, or remove it"
             )
         if str(value.dtype).removeprefix("torch.") not in DTYPE_NAMES:
+            remedy = "convert it, or register it with persistent=False"
+            if value.dtype.is_complex:
+                remedy = "use complex64, or two real tensors (torch.view_as_real)"
             raise ValueError(
                 f"the model's tensor {name!r} has the type {value.dtype}, which a safetensors file "
-                "cannot store: convert it, or register it with persistent=False"
+                f"cannot store: {remedy}"
             )
 
 

@@ -92,6 +92,12 @@ class Copy:
         self._trained = TrainedParameters(self.model, optimizer)
         self._ready: Callable[[int], object] = _ignore
         self._gradients: dict[str, list[tuple[int, torch.Tensor, int, int]]] = {}
+        self._place_of = [
+            {fragment.name: place for place, fragment in enumerate(shard.parameters)}
+            for shard in self.layout.shards
+        ]
+        self.unused: list[tuple[int, ...]] = [() for _ in self.layout.shards]
+        """By shard, the parameters without a gradient in the last update, by their place."""
         self._place()
         compile_in_place(job, self.model)
 
@@ -160,6 +166,7 @@ class Copy:
         for shard, target, start, stop in self._gradients[name]:
             if gradient is None:
                 target.zero_()
+                self.unused[shard] += (self._place_of[shard][name],)
             else:
                 piece = gradient.detach().reshape(-1)[start:stop]
                 target.copy_(piece if self._factor is None else piece * self._factor)
@@ -185,12 +192,14 @@ class Copy:
         backward pass, when nothing has been sent yet; it may raise. `weigh(weight)` is called
         before the last backward pass if the loss has a weight that is not its number of samples.
         If the job has several objectives, the gradient is that of one of them, and 0 for the
-        parameters of the others.
+        parameters of the others. A parameter without a gradient is 0 in `updates`, and named in
+        `unused`.
         """
         ready, complete = ready or _ignore, list[int]()
         self._ready = ready if self._clip is None else complete.append
         self._missing = [len(shard.parameters) for shard in self.layout.shards]
         self._arrived.clear()
+        self.unused = [() for _ in self.layout.shards]
         self._factor = None
         if len(self._jobs) > 1:
             self._trained.choose(objective)
@@ -259,7 +268,7 @@ class Copy:
     def _fill_unused(self) -> None:
         """Store gradients of parameters that the last micro-batch did not use.
 
-        They have the gradient of earlier micro-batches, or zero if none used them.
+        They have the gradient of earlier micro-batches, or none if none used them.
         """
         if not any(self._missing):
             return

@@ -11,6 +11,7 @@ from manyhands.job.optimizers import parts_of
 from manyhands.parameters.arithmetic import not_finite_in
 from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.coupling import coupling_of
+from manyhands.parameters.divided_state import state_of
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from manyhands.files.checkpoints.parts import TensorPart
     from manyhands.files.checkpoints.reading import Checkpoint
     from manyhands.job import Job
+    from manyhands.parameters.layout import Fragment
     from manyhands.parameters.optional.named_state import Lines
 
 
@@ -62,31 +64,25 @@ class Holder(ShardVectors):
         self.layout = begun.layout
         values = begun.bytes if room is None else room.copy_(begun.bytes)
         super().__init__(self.layout.shards[number], values)
-        self._parameters = []
-        # For elementwise optimizers, adjacent tensors are stepped as one: a model of many small
-        # tensors then takes one step instead of many.
-        merges = coupling_of(optimizer) == "element"
-        self._lines = self.shard.flat_by_group if merges else self.shard.parameters
-        groups: list[list[nn.Parameter]] = [[] for _ in optimizer.param_groups]
-        for fragment in self._lines:
-            parameter = torch.nn.Parameter(fragment.view(self.bytes))
-            self._parameters.append(parameter)
-            groups[fragment.group].append(parameter)
         # The job's own optimizer, with fragments in place of the model's tensors: nothing is
         # assumed about its constructor. Its state is created at its first step; state that exists
         # already (as in Adagrad) refers to the model's tensors, and would keep them in memory.
-        for group, parameters in zip(optimizer.param_groups, groups, strict=True):
-            for replaced in group["params"]:
-                optimizer.state.pop(replaced, None)
-            group["params"] = parameters
+        self.optimizer: optim.Optimizer = optimizer
+        # For elementwise optimizers, adjacent tensors are stepped as one: a model of many small
+        # tensors then takes one step instead of many.
+        self._merges = coupling_of(optimizer) == "element"
+        self._lines: tuple[Fragment, ...] = ()
+        self._parameters: list[nn.Parameter] = []
+        self._objective_of: list[int] = []
+        """By parameter, the objective whose optimizer steps it."""
+        self._places: list[frozenset[int]] = []
+        """By parameter, the places in the shard of the parameters of the model that it has."""
+        self._unused: dict[int, frozenset[int]] = {}
+        """By sum, the places of the parameters without a gradient in it."""
+        self._give(self.shard.flat_by_group if self._merges else self.shard.parameters)
         if self.layout.nbytes > HELD:
             # The model may have been created whole, and is no longer needed.
             trim()
-        self.optimizer: optim.Optimizer = optimizer
-        counts = [len(one.param_groups) for one in parts_of(optimizer)]
-        owners = [number for number, count in enumerate(counts) for _ in range(count)]
-        self._objective_of = [owners[fragment.group] for fragment in self._lines]
-        """By parameter, the objective whose optimizer steps it."""
         self.rate = float(optimizer.param_groups[0]["lr"])
         """The initial learning rate."""
         self._lr_factor = job.lr_factor
@@ -101,6 +97,50 @@ class Holder(ShardVectors):
         self.refused: dict[str, int] = {}
         """By caller, the number of its last call whose payload was not finite."""
 
+    def _give(self, lines: tuple[Fragment, ...]) -> None:
+        """Let the optimizer step these parts of the shard from now on, with their state."""
+        groups: list[list[nn.Parameter]] = [[] for _ in self.optimizer.param_groups]
+        before = [
+            (line, self.optimizer.state.get(one, {}))
+            for line, one in zip(self._lines, self._parameters, strict=True)
+        ]
+        made = [torch.nn.Parameter(line.view(self.bytes)) for line in lines]
+        states = [state_of(line, before) for line in lines]
+        for line, parameter in zip(lines, made, strict=True):
+            groups[line.group].append(parameter)
+        for group, parameters in zip(self.optimizer.param_groups, groups, strict=True):
+            for replaced in group["params"]:
+                self.optimizer.state.pop(replaced, None)
+            group["params"] = parameters
+        for parameter, state in zip(made, states, strict=True):
+            if state:
+                self.optimizer.state[parameter] = state
+        counts = [len(one.param_groups) for one in parts_of(self.optimizer)]
+        owners = [number for number, count in enumerate(counts) for _ in range(count)]
+        self._lines, self._parameters = lines, made
+        self._objective_of = [owners[line.group] for line in lines]
+        self._places = [
+            frozenset(
+                place
+                for place, one in enumerate(self.shard.parameters)
+                if one.offset < line.offset + line.nbytes and line.offset < one.offset + one.nbytes
+            )
+            for line in lines
+        ]
+
+    def note_unused(self, unused: frozenset[int], pot: int = 0) -> None:
+        """Note which parameters have no gradient in an update that was added to a sum."""
+        self._unused[pot] = self._unused[pot] & unused if pot in self._unused else unused
+
+    def take_unused(self, pot: int = 0) -> frozenset[int]:
+        """The parameters without a gradient in any update of a sum, which is taken next."""
+        return self._unused.pop(pot, frozenset())
+
+    def drop(self, pot: int) -> None:
+        """Discard a sum, if there is one."""
+        self._unused.pop(pot, None)
+        super().drop(pot)
+
     def step(
         self,
         update: torch.Tensor,
@@ -108,17 +148,22 @@ class Holder(ShardVectors):
         blend: float = 1.0,
         dealt: int = 0,
         objective: int = 0,
+        unused: frozenset[int] = frozenset(),
     ) -> None:
         """Take one optimizer step with an update, and the learning rates times `weight`.
 
         The update has the layout of the shard. Its buffers are a worker's running statistics: the
         shard's move towards them by `blend`, 1 / workers, so that with one worker they are equal.
         Learning rates are those after `dealt` samples. If the job has several objectives, the
-        parameters of the others stay as they are.
+        parameters of the others stay as they are. Parameters in `unused`, by their places, have no
+        gradient: the optimizer leaves them as they are.
         """
-        chosen = zip(self._parameters, self._lines, self._objective_of, strict=True)
-        for parameter, fragment, owner in chosen:
-            if owner == objective:
+        if any(places & unused and not places <= unused for places in self._places):
+            self._merges = False
+            self._give(self.shard.parameters)
+        chosen = zip(self._parameters, self._lines, self._objective_of, self._places, strict=True)
+        for parameter, fragment, owner, places in chosen:
+            if owner == objective and not places <= unused:
                 parameter.grad = fragment.view(update)
         if self._has_schedule and self._schedule is None:
             self._schedule = self._new_schedule()
@@ -215,6 +260,10 @@ class Holder(ShardVectors):
             tensors[f"extra {name}"] = extra
         if self.refused:
             numbers["refused"] = dict(self.refused)
+        if self._lines is self.shard.parameters:
+            numbers["apart"] = True
+        if self._unused:
+            numbers["unused"] = [[pot, sorted(these)] for pot, these in self._unused.items()]
         vectors, facts = self.references.state()
         return {**tensors, **vectors}, {**numbers, **facts}
 
@@ -227,6 +276,9 @@ class Holder(ShardVectors):
             numbers: the plain numbers.
         """
         self.bytes.copy_(tensors["bytes"])
+        if numbers.get("apart") and self._merges:
+            self._merges = False
+            self._give(self.shard.parameters)
         vectors: dict[str, torch.Tensor] = {}
         for name in tensors:
             if name.startswith("reference "):
@@ -238,7 +290,9 @@ class Holder(ShardVectors):
                 self.references.restore(vectors, value)
             elif name == "refused":
                 self.refused = dict(value)
-            else:
+            elif name == "unused":
+                self._unused = {pot: frozenset(these) for pot, these in value}
+            elif name != "apart":
                 self._restore(name, value)
 
     def _restore(self, name: str, value: Any) -> None:

@@ -18,7 +18,7 @@ from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.scheduled_step import weighted_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from manyhands.codecs.kernels.finite import NotFinite
     from manyhands.files.checkpoints.parts import TensorPart
@@ -49,10 +49,13 @@ class LocalOptimizer:
         self._shards = layout.shards
         groups: list[list[torch.nn.Parameter]] = [[] for _ in optimizer.param_groups]
         self._pieces = []
+        self._places: list[int] = []
+        """By piece, its place in its shard."""
         for shard, flat in zip(layout.shards, parameters, strict=True):
-            for fragment in shard.parameters:
+            for place, fragment in enumerate(shard.parameters):
                 parameter = torch.nn.Parameter(fragment.view(flat))
                 self._pieces.append((shard.number, fragment, parameter))
+                self._places.append(place)
                 groups[fragment.group].append(parameter)
         for group, members in zip(optimizer.param_groups, groups, strict=True):
             group["params"] = members
@@ -62,9 +65,16 @@ class LocalOptimizer:
         self._schedule = schedule_of(job, optimizer)
 
     def step(
-        self, updates: Sequence[torch.Tensor], weight: float, dealt: int, objective: int = 0
+        self,
+        updates: Sequence[torch.Tensor],
+        weight: float,
+        dealt: int,
+        objective: int = 0,
+        unused: Sequence[Collection[int]] = (),
     ) -> NotFinite:
         """Take a step with an update from a batch after `dealt` samples, weighted by `weight`.
+
+        By shard, `unused` has the places of parameters without a gradient.
 
         No step is taken with an update that has NaN or infinity, which is returned. If the job has
         several objectives, it is a step of the optimizer of one of them.
@@ -72,8 +82,9 @@ class LocalOptimizer:
         for shard, update in zip(self._shards, updates, strict=True):
             if found := not_finite_in(shard, update):
                 return found
-        for number, fragment, parameter in self._pieces:
-            parameter.grad = fragment.view(updates[number])
+        for (number, fragment, parameter), place in zip(self._pieces, self._places, strict=True):
+            if not unused or place not in unused[number]:
+                parameter.grad = fragment.view(updates[number])
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, dealt)
         weighted_step(parts_of(self.optimizer)[objective], weight * self._lr_factor(dealt))

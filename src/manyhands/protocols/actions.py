@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import UNSET
 
 from manyhands.endpoint import (
     Custom,
@@ -40,6 +41,12 @@ class Call:
     def worker(self) -> str:
         """The calling worker, without its incarnation, or the member that it represents."""
         return self.stands_for or self.sender.partition(".")[0]
+
+
+def unused_in(message: Said) -> frozenset[int]:
+    """The parameters of a shard, by their place, that have no gradient in an update."""
+    unused = getattr(message, "unused", UNSET)
+    return frozenset() if unused is UNSET else frozenset(unused)
 
 
 @dataclass(frozen=True)

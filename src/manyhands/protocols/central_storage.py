@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from msgspec import UNSET
+
 from manyhands.costs import StepPayload
 from manyhands.endpoint import Pull, Push
 from manyhands.protocols.parts.pull_and_rest import answer, rest
@@ -63,7 +65,8 @@ class CentralStorage(DividedBatches, SynchronousRounds):
                 resting = False
             await replica.gradient(batch)
             update = replica.update(0) if batch.samples else None
-            push = Push(read, batch.samples, batch.dealt, mass=batch.mass)
+            unused = replica.unused(0) or UNSET
+            push = Push(read, batch.samples, batch.dealt, mass=batch.mass, unused=unused)
             endpoint.post(server, push, payload=update)
             said = await answer(endpoint, server)
             read = said.version

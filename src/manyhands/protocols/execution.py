@@ -19,6 +19,7 @@ from manyhands.protocols.actions import (
     ShardOperation,
     Shift,
     Step,
+    unused_in,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
             holder.forget(sender)
         case Answer():
             pass
+        case Add(call=call, pot=pot):
+            _combine(holder, action, update)
+            holder.note_unused(unused_in(call.message), pot)
         case _:
             _combine(holder, action, update)
 
@@ -94,13 +98,15 @@ def take_outer_step(
 
 def _step(holder: Holder, step: Step, update: torch.Tensor | None) -> None:
     if step.call is None:
+        unused = holder.take_unused(step.objective)
         came = holder.take_sum(step.over, step.objective)
         holder.clip(came)
     else:
+        unused = unused_in(step.call.message)
         came = _came(update, step.call, holder)
         if step.compensation:
             came = holder.compensate(came, step.call.sender, step.compensation)
-    holder.step(came, step.weight, step.blend, step.dealt, step.objective)
+    holder.step(came, step.weight, step.blend, step.dealt, step.objective, unused)
 
 
 def _combine(

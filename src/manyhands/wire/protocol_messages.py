@@ -31,6 +31,9 @@ class Push(Message, frozen=True):
     """Whether the sender has no samples after this, as if it had sent `Rest` too."""
     objective: int = 0
     """For an update of a job with several objectives: the number of the one it is computed for."""
+    unused: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """For an update: the parameters of the shard that have no gradient, by their place; not sent if
+    all have one. In the payload they are 0."""
 
     @property
     def weight(self) -> float:
@@ -104,6 +107,8 @@ class Parameters(Message, frozen=True):
     dealt: int = 0
     """For a sum of updates that is to be forwarded: as in `Push`."""
     number: int = 0
+    """For a sum of updates that is to be forwarded: as in `Push`."""
+    unused: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     """For a sum of updates that is to be forwarded: as in `Push`."""
 
 

@@ -310,7 +310,7 @@ class LiveReplica:
         samples = batch.total if counts is None else counts
         self._pacer.begin()
         weight = self.terms.weigh(samples, batch.dealt)
-        found = self._local.step(self._copy.updates, weight, batch.dealt)
+        found = self._local.step(self._copy.updates, weight, batch.dealt, unused=self._copy.unused)
         if found:
             self._refuse(batch, found)
         else:
@@ -384,6 +384,10 @@ class LiveReplica:
     def parameters(self, server: int) -> torch.Tensor:
         """The parameters of a server's shard, as used by the model."""
         return self._copy.parameters[server]
+
+    def unused(self, server: int) -> tuple[int, ...]:
+        """The parameters of a server's shard that have no gradient in the update."""
+        return self._copy.unused[server]
 
     def update_vector(self, server: int) -> torch.Tensor:
         """The update for a server as one vector."""

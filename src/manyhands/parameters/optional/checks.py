@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.coupling import check_step
 from manyhands.parameters.initial.deferred import on_meta
 from manyhands.parameters.optional.compilation import check_toolchain
@@ -47,6 +48,7 @@ def check_optional(strategy: OptionSupport, job: Job, devices: Iterable[str]) ->
         optimizer = job.make_optimizer(model)
     except Exception:  # noqa: BLE001 - the trial batch reports what is wrong
         return
+    check_savable(model)
     check_loss_parameters(job, model)
     _check_step(optimizer)
     check_layers_of(strategy, job, model)

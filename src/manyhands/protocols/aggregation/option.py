@@ -86,6 +86,7 @@ class Combine(ShardOperation):
         """Combine the updates."""
         del payload
         assert self.aggregator is not None
+        unused = frozenset.intersection(*(shard.take_unused(pot) for pot in self.pots))
         updates = [shard.take_sum(1.0, pot) for pot in self.pots]
         rows = [_vectors(shard.shard, update) for update in updates]
         counted = len(shard.shard.flat_by_dtype)
@@ -96,6 +97,7 @@ class Combine(ShardOperation):
         for fragment, vector in zip(shard.shard.buffers, combined[counted:], strict=True):
             fragment.bytes(result).copy_(vector.view(result.dtype))
         shard.add(result, 1.0)
+        shard.note_unused(unused)
 
 
 def _vectors(shard: Shard, update: torch.Tensor) -> list[torch.Tensor]:

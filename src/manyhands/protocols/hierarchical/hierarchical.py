@@ -17,7 +17,7 @@ from manyhands.protocols.hierarchical.inner_server import (
     repeat_on_island,
 )
 from manyhands.protocols.hierarchical.inner_sum import InnerSum, InnerSumRound
-from manyhands.protocols.hierarchical.levels import check_levels, step_payload
+from manyhands.protocols.hierarchical.levels import check_levels, rounds_of, step_payload
 from manyhands.protocols.hierarchical.outer_server import (
     OuterRound,
     begin_outer,
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from manyhands.runtime_needs import RuntimeNeeds
 
 
-_ISLANDS = 2
-"""Number of islands where nothing determines it."""
+_ISLANDS = 2  # where nothing determines their number
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,8 +107,7 @@ class Hierarchical(StrategyProtocol):
 
     def needs(self, workers: int) -> RuntimeNeeds:
         """As of any protocol, and the length of a round of the islands."""
-        rounds = None if self._sums else self._outer.round_length.numbers
-        return replace(super().needs(workers), rounds=rounds)
+        return replace(super().needs(workers), rounds=rounds_of(self.outer))
 
     @property
     def lockstep(self) -> bool:
@@ -180,9 +178,9 @@ class Hierarchical(StrategyProtocol):
 
     def _names(self, replica: Replica) -> tuple[str, str]:
         """The names of the worker's island server and of the outer server."""
-        islands = range(self._count(replica.terms.workers))
-        own = next(i for i in islands if replica.rank in self.members(i, replica.terms.workers))
-        return replica.servers[own], replica.servers[len(islands)]
+        count, workers = self._count(replica.terms.workers), replica.terms.workers
+        own = next(i for i in range(count) if replica.rank in self.members(i, workers))
+        return replica.servers[own], replica.servers[count]
 
     async def worker(self, replica: Replica, endpoint: Endpoint) -> None:
         """Step with the island, and carry its parameters to the outer server when asked to."""
@@ -191,20 +189,18 @@ class Hierarchical(StrategyProtocol):
 
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Read the outer server's parameters, without taking part in its rounds."""
-        _, outer = self._names(replica)
+        outer = self._names(replica)[1]
         endpoint.post(outer, Pull(looks=True), into=replica.parameters(0))
         return [(await answer(endpoint, outer)).version]
 
     def begin(self, terms: Terms) -> ServerState:
         """An island's server waits for its workers, the outer server for the islands."""
-        workers, islands = terms.workers, range(self._count(terms.workers))
-        if terms.number in islands:
-            ranks = self.members(terms.number, workers)
-            present = frozenset(f"worker-{rank}" for rank in ranks)
+        islands = [self.members(one, terms.workers) for one in range(self._count(terms.workers))]
+        if terms.number < len(islands):
+            present = frozenset(f"worker-{rank}" for rank in islands[terms.number])
             kind = InnerSumRound if self._sums else Island
-            return kind(replace(terms, workers=len(ranks)), present=present)
-        begin = begin_outer_sum if self._sums else begin_outer
-        return begin(terms, [self.members(island, workers) for island in islands])
+            return kind(replace(terms, workers=len(present)), present=present)
+        return (begin_outer_sum if self._sums else begin_outer)(terms, islands)
 
     def on_message(self, state: ServerState, call: Call) -> tuple[ServerState, list[Action]]:
         """Handle a call on an island's server, or on the outer server."""

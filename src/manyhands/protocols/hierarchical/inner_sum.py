@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from manyhands.endpoint import Change, Parameters, Push, Rest
-from manyhands.protocols.actions import Action, Add, Answer, Call, Drop, Move
+from manyhands.protocols.actions import Action, Add, Answer, Call, Drop, Move, unused_in
 from manyhands.protocols.parts.rounds import Round
 from manyhands.protocols.synchronous import Synchronous
 
@@ -117,8 +119,16 @@ def _errand(state: InnerSumRound, call: Call) -> Answer:
         mass=state.shares,
         dealt=state.dealt,
         number=state.number,
+        unused=_unused(state) or UNSET,
     )
     return Answer(call, said, parameters=state.samples > 0, gathered=True)
+
+
+def _unused(state: InnerSumRound) -> tuple[int, ...]:
+    """The parameters that have a gradient in no update of the sum."""
+    pushes = [call.message for call in (*state.gone, *state.waiting.values())]
+    given = [unused_in(one) for one in pushes if isinstance(one, Push) and one.samples]
+    return tuple(sorted(frozenset.intersection(*given))) if given else ()
 
 
 def _end(state: InnerSumRound, call: Call | None) -> tuple[InnerSumRound, list[Action]]:

@@ -98,3 +98,8 @@ def _instead(islands: int, outer: Value) -> str:
         "For collectives within islands of N workers, and periodic synchronisation between them, "
         f"use hybrid(data={islands}, together=N, outer={outer})"
     )
+
+
+def rounds_of(outer: object) -> tuple[int, int] | None:
+    """The length of a round of the islands, as `RuntimeNeeds.rounds`."""
+    return outer.round_length.numbers if isinstance(outer, LocalSteps) else None

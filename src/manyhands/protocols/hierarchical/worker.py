@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from manyhands.endpoint import Change, Parameters, Pull, Push, Rest
 from manyhands.protocols.parts.pull_and_rest import answer
 
@@ -37,8 +39,14 @@ class InnerWorker:
                     await self._join()
                 await replica.gradient(batch)
                 update = replica.update(0) if batch.samples else None
-                total, mass = batch.total, batch.mass
-                push = Push(replica.versions[0], batch.samples, batch.dealt, total, mass)
+                push = Push(
+                    replica.versions[0],
+                    batch.samples,
+                    batch.dealt,
+                    batch.total,
+                    batch.mass,
+                    unused=replica.unused(0) or UNSET,
+                )
                 endpoint.post(self.own, push, payload=update, into=replica.parameters(0))
                 alone.append(batch)
             applied, in_sync = await self._receive()
@@ -113,7 +121,13 @@ class OuterExchange:
                 await self._join()
             await replica.gradient(batch)
             update = replica.update(0) if batch.samples else None
-            push = Push(replica.versions[0], batch.samples, batch.dealt, mass=batch.mass)
+            push = Push(
+                replica.versions[0],
+                batch.samples,
+                batch.dealt,
+                mass=batch.mass,
+                unused=replica.unused(0) or UNSET,
+            )
             endpoint.post(self.own, push, payload=update, into=replica.parameters(0))
             said = await answer(endpoint, self.own)
             applied = said.applied
@@ -147,7 +161,8 @@ class OuterExchange:
         """Take the island's sum to the outer server, and return the parameters after its step."""
         room = self.replica.parameters(0)
         mass = 0.0 if said.mass == said.samples else said.mass
-        push = Push(said.version, said.samples, said.dealt, mass=mass, number=said.number)
+        about = (said.version, said.samples, said.dealt)
+        push = Push(*about, mass=mass, number=said.number, unused=said.unused)
         payload = room if said.samples else None
         self.endpoint.post(self.outer, push, payload=payload, into=room)
         there = await answer(self.endpoint, self.outer)

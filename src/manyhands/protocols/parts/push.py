@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec import UNSET
+
 from manyhands.costs import StepPayload
 from manyhands.endpoint import Push
 from manyhands.protocols.compression.coding import Compressed
@@ -68,6 +70,7 @@ class PushGradients(ServerBased, Compressed):
                         batch.dealt,
                         mass=batch.mass,
                         objective=batch.objective,
+                        unused=replica.unused(server) or UNSET,
                     ),
                     payload=replica.update(server) if batch.samples else None,
                     into=replica.parameters(server),

@@ -97,6 +97,19 @@ class LockstepModel(SharedModel):
         self._clip = job.clip
         self._takes_norms = "gradient_norm" in job.measures
         self.norms = MeanOf()
+        self._unused: dict[tuple[int, int], frozenset[int]] = {}
+        """By the place in the run and the objective of a step, what no worker has used."""
+
+    def note_unused(self, step: tuple[int, int], unused: tuple[int, ...]) -> None:
+        """Note the parameters that a worker has not used in a step."""
+        if step not in self._unused:
+            # All workers have taken the steps before the last one.
+            self._unused = {one: self._unused[one] for one in list(self._unused)[-1:]}
+        self._unused[step] = self._unused.get(step, frozenset(unused)) & frozenset(unused)
+
+    def unused_in(self, step: tuple[int, int]) -> tuple[int, ...]:
+        """The parameters that no worker used in a step."""
+        return tuple(self._unused.get(step, ()))
 
     def apply(
         self, worker: Replication, weight: float, dealt: int, objective: int = 0
@@ -195,6 +208,8 @@ class VirtualLockstepReplica(VirtualReplica):
         self._check_alive()
         if batch.samples:
             self._compute(cast("VirtualBatch", batch))
+            model = cast("LockstepModel", self._shared_model)
+            model.note_unused((batch.dealt, batch.objective), self.unused(0))
         else:
             mine = self.replication
             mine.updates = [torch.zeros_like(flat) for flat in mine.parameters]
@@ -217,6 +232,7 @@ class VirtualLockstepReplica(VirtualReplica):
         for where, summed in zip(model.buckets.slices, self._summed, strict=True):
             size = where.stop - where.start
             vector[where] = summed[:size] / weight if weight else 0.0
+        self.replication.unused = [model.unused_in((batch.dealt, batch.objective))]
         about = (self.terms.weigh(batch.total, batch.dealt), batch.dealt, batch.objective)
         model.apply(self.replication, *about)
 

@@ -357,6 +357,10 @@ class VirtualReplica:
         """Adopt the buffers that were received with the parameters."""
         self._shared_model.adopt(self.replication)
 
+    def unused(self, server: int) -> tuple[int, ...]:
+        """The parameters of a server's shard that have no gradient in the update."""
+        return self._shared_model.unused(self.replication, server)
+
     def update(self, server: int) -> torch.Tensor:
         """The update for a server; to be posted before anything is awaited."""
         if self.replication.optimizer is not None:

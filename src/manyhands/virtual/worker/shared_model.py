@@ -66,6 +66,8 @@ class Replication:
         self.buffers = shared_model.first_buffers()
         self.updates: list[torch.Tensor] = []
         """The last update, for a worker with a local optimizer."""
+        self.unused: list[tuple[int, ...]] = []
+        """By shard, the parameters without a gradient in it; empty if all have one."""
         self.optimizer = shared_model.optimizer(self.parameters) if local else None
         self.beside = shared_model.room() if beside else []
         """The second buffer for parameters."""
@@ -191,7 +193,7 @@ class SharedModel:
             worker.computed += 1
             worker.seen = []
             if worker.optimizer is not None:
-                worker.updates = updates
+                worker.updates, worker.unused = updates, []
             elif not not_finite:
                 for update in updates:
                     give(update)
@@ -236,6 +238,7 @@ class SharedModel:
                 kept.copy_(buffer)
         if worker.optimizer is not None:
             worker.updates = [update.clone() for update in self._copy.updates]
+            worker.unused = list(self._copy.unused)
         return loss.item(), completed, weights[-1]
 
     def optimizer(self, parameters: Sequence[torch.Tensor]) -> LocalOptimizer:
@@ -264,7 +267,7 @@ class SharedModel:
         """Take a step of a worker's local optimizer with its last update, if that is finite."""
         if worker.optimizer is None:
             raise TypeError("the workers of this strategy have no local optimizer")
-        if found := worker.optimizer.step(worker.updates, weight, dealt, objective):
+        if found := worker.optimizer.step(worker.updates, weight, dealt, objective, worker.unused):
             return found
         worker.touched = True
         if worker.buffers:
@@ -292,6 +295,12 @@ class SharedModel:
                 "until its worker awaits something: post the update first"
             )
         return self._copy.updates[server]
+
+    def unused(self, worker: Replication, server: int) -> tuple[int, ...]:
+        """The parameters of a shard that have no gradient in the last computed update."""
+        if worker.optimizer is not None:
+            return worker.unused[server] if worker.unused else ()
+        return self._copy.unused[server] if self._given is None else ()
 
     def _load(self, worker: Replication) -> None:
         if self._loaded is worker and not worker.touched:

@@ -183,6 +183,10 @@ class SizedReplica(VirtualReplica):
         """The size of the update for a server."""
         return self.replication.parameters[server]
 
+    def unused(self, server: int) -> tuple[int, ...]:  # noqa: ARG002 - as with numbers
+        """All parameters are taken as used."""
+        return ()
+
     def apply(self, batch: LeasedBatch, counts: int | None = None) -> None:  # noqa: ARG002
         """Count the update, where workers write shared parameters themselves."""
         if batch.samples:

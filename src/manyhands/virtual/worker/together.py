@@ -208,7 +208,8 @@ class Together:
         kept = worker.computed, worker.seen
         loss, completed, mass = plain()
         worker.computed, worker.seen = kept
-        if found is None or again is None:
+        if found is None or again is None or any(self._copy.unused):
+            # Together, a parameter that is not used has a gradient of 0.
             return False
         (mine, _), (its, _) = (one.updates(self._copy.layout) for one in (found, again))
         # Alone or among others, a worker has the same numbers to the bit.

@@ -1,0 +1,78 @@
+"""Every kind of optimizer on real processes: as a plain loop, or refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from manyhands.files.checkpoint import load_state
+from same_jobs import CASES, by_hand
+
+SCRIPT = """
+    import json, sys
+    sys.path.insert(0, sys.argv[2])
+    import same_jobs
+    import manyhands as mh
+
+    job = same_jobs.job_of(sys.argv[1])
+
+    if __name__ == "__main__":
+        results = {}
+        for strategy, workers in json.loads(sys.argv[3]).items():
+            try:
+                run = mh.train(job, strategy, workers=workers, output="run")
+                results[strategy] = str(run.folder.resolve())
+            except (ValueError, mh.RunFailed) as error:
+                results[strategy] = "refused: " + str(error)
+        print("RESULTS", json.dumps(results))
+"""
+STRATEGIES = {
+    "allreduce(find_unused=true)": 2,
+    "synchronous()": 2,
+    "synchronous(servers=2)": 2,
+    "zero(stage=1)": 2,
+    "fully_sharded()": 2,
+    "hybrid(data=2)": 2,
+    "place()": 2,
+    "pipeline(microbatches=2)": 2,
+    "ssp()": 1,
+    "diloco(every=2, outer_lr=1, outer_momentum=0)": 1,
+}
+SHARDED = ("zero(stage=1)", "fully_sharded()")
+ROUGH = 0.02
+"""Muon computes in bfloat16, and tensors that are divided are added up in another order."""
+
+
+def refusal(name: str, strategy: str) -> str | None:
+    """The reason why a case is refused under a strategy."""
+    if name == "lbfgs":
+        return "LBFGS evaluates the loss several times in a step"
+    if name == "hook on all" and strategy == "synchronous(servers=2)":
+        return "needs all parameters together"
+    if "clip" in CASES[name].settings and strategy == "synchronous(servers=2)":
+        return "needs the norm of the whole mean gradient"
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", CASES)
+def test_it_equals_the_plain_loop_or_is_refused(name, run_script) -> None:
+    tests = str(Path(__file__).parents[2])
+    started = run_script(SCRIPT, name, tests, json.dumps(STRATEGIES))
+    assert started.finish(800) == 0, started.text()
+    results = json.loads(started.text().partition("RESULTS ")[2].splitlines()[0])
+    wrong = {}
+    for strategy, workers in STRATEGIES.items():
+        said, reason = results[strategy], refusal(name, strategy)
+        if reason is not None or said.startswith("refused"):
+            if reason is None or reason not in said:
+                wrong[strategy] = said
+            continue
+        found, wanted = load_state(Path(said) / "model.safetensors"), by_hand(name, workers)
+        away = max(float((found[key] - value).abs().max()) for key, value in wanted.items())
+        if not away <= (ROUGH if name == "muon" and strategy in SHARDED else 1e-9):
+            wrong[strategy] = away
+    assert not wrong
