@@ -94,3 +94,18 @@ def test_while_nothing_has_ended_and_when_all_failed() -> None:
     text = printed(compared(lost))
     assert "No run has finished: 1 failed." in text
     assert "b() × 2, repeat 1: failed: worker 1 was killed" in text
+
+
+def test_no_figure_is_cut_at_80_columns() -> None:
+    long = "ssp(staleness=4, servers=2, codec=topk(0.01))"
+    text = printed(
+        compared(
+            *repeated(long, 1_234_567, (1, 1.3, 0.8), accuracy=0.961),
+            *repeated("asynchronous(servers=8, codec=int8())", 2_000_000, accuracy=0.95),
+            *repeated("allreduce()", 1_000_000, (1, 0.9, 1.2)),
+            *repeated("single()", 900_000, workers=1),
+        )
+    )
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "1,234,567 (987,654–1,604,937)" in text

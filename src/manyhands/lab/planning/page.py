@@ -23,6 +23,17 @@ _STYLE: Final = """
 .plan .range { position: absolute; top: .35rem; height: .1rem; background: #0b0b0b; }
 .plan tr.best td:first-child { font-weight: 600; }
 .plan code { white-space: nowrap; }
+@media (max-width: 45rem) {
+  .plan, .plan tbody, .plan tr, .plan td { display: block; }
+  .plan thead { display: none; }
+  .plan tr { padding: .6rem 0; border-bottom: 1px solid #ccc; }
+  .plan td { padding: .1rem 0; border: 0; }
+  .plan td:empty { display: none; }
+  .plan .figure { text-align: left; }
+  .plan td[data-title]::before { content: attr(data-title) ": "; color: #666; }
+  .plan .scale { width: 100%; }
+  .plan code { white-space: normal; overflow-wrap: anywhere; }
+}
 """
 
 
@@ -142,12 +153,18 @@ def _row(
     runs = "" if one.to_target is None else one.to_target.share
     cells = [
         element("td", element("code", one.strategy)),
-        element("td", str(one.workers), class_="figure"),
-        element("td", figure, class_="figure"),
-        *([element("td", runs, class_="figure")] if by_time else []),
-        *([element("td", f"{one.rate:,.0f}", class_="figure")] if by_time else []),
+        element("td", str(one.workers), class_="figure", data_title="workers"),
+        element(
+            "td", figure, class_="figure", data_title="seconds" if by_time else "samples per second"
+        ),
+        *([element("td", runs, class_="figure", data_title="reached in runs")] if by_time else []),
+        *(
+            [element("td", f"{one.rate:,.0f}", class_="figure", data_title="samples per second")]
+            if by_time
+            else []
+        ),
         element("td", bar, class_="scale"),
-        element("td", limit_words(one)),
+        element("td", limit_words(one), data_title="limited by"),
     ]
     if priced:
         cells.append(

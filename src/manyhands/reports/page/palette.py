@@ -1,8 +1,8 @@
 """Colours of a page: one for every strategy, in every chart, and others for parts of the time.
 
-Strategies have Okabe and Ito's colours, which the colour-blind can tell apart, and beyond them a
-dash and a mark of their own, for print in black. Parts of the time have Paul Tol's light ones, so
-that no part is taken for a strategy.
+Strategies have Okabe and Ito's colours, which the colour-blind can tell apart, and a dash and a
+mark of their own, for print in black and so that curves which lie upon each other are all seen.
+Parts of the time have Paul Tol's light ones, so that no part is taken for a strategy.
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ PATTERNS: Final = {  # What costs time without training is hatched, for print in
 def looks(strategies: Iterable[str]) -> dict[str, Look]:
     """A look for each; one worker alone, which the others are held against, is black.
 
-    Beyond seven the colours come again with another dash.
+    Colours come again after seven strategies and dashes after four, so pairs after 28.
     """
     found: dict[str, Look] = {}
     number = 0
@@ -62,7 +62,9 @@ def looks(strategies: Iterable[str]) -> dict[str, Look]:
             continue
         turn, place = divmod(number, len(_COLOURS))
         found[strategy] = Look(
-            _COLOURS[place], _DASHES[turn % len(_DASHES)], _SYMBOLS[(place + turn) % len(_SYMBOLS)]
+            _COLOURS[place],
+            _DASHES[number % len(_DASHES)],
+            _SYMBOLS[(place + turn) % len(_SYMBOLS)],
         )
         number += 1
     return found

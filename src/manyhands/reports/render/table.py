@@ -37,6 +37,8 @@ _REST: Final = {
 }
 _CODECS: Final = {"sent_per_sample": "sent/sample", "coding": "coding, %"}
 """What a codec saves and takes; what is learnt stands beside it."""
+_WIDTH: Final = 80
+"""Columns of a terminal that tables fit into."""
 _LONGEST: Final = 34
 """Letters of a strategy's name in a line; a longer one goes on in the next."""
 
@@ -125,9 +127,9 @@ def _field(field: Field) -> Iterator[RenderableType]:
     if field.comparison.cluster:
         yield Text(f"cluster: {field.comparison.cluster}", style="dim")
     if speed := verdict.contests.get("speed"):
-        yield _contested(field, speed, ("speedup", "efficiency", "cost"))
+        yield from _contested(field, speed, ("speedup", "efficiency", "cost"))
     if target := verdict.contests.get("target"):
-        yield _contested(field, target, ())
+        yield from _contested(field, target, ())
     if end := verdict.contests.get("end"):
         others = [
             column.name
@@ -136,7 +138,7 @@ def _field(field: Field) -> Iterator[RenderableType]:
             and column != end.column
             and not lower_is_better(column.name)
         ]
-        yield _contested(field, end, (*others, "within"))
+        yield from _contested(field, end, (*others, "within"))
     yield from _figures(field, "% of the time", _PARTS)
     yield from _figures(field, "traffic and staleness", _REST)
     if field.column("coding"):
@@ -146,22 +148,37 @@ def _field(field: Field) -> Iterator[RenderableType]:
     yield Padding(Group(*(_reason(line) for line in verdict.reasons)), (0, 0, 1, 0))
 
 
-def _contested(field: Field, contest: Contest, further: tuple[str, ...]) -> RenderableType:
-    """A question's figure with its spread and its answer, and figures that belong to it."""
+def _contested(
+    field: Field, contest: Contest, further: tuple[str, ...]
+) -> Iterator[RenderableType]:
+    """A question's figure with its spread and its answer, and figures that belong to it.
+
+    Where one table would be wider than a terminal of 80 columns, they have a table of their own.
+    """
     columns = [column for name in further if (column := field.column(name))]
+    of_contest = [
+        _figure(field, standing, contest.column.name, spread=True) for standing in field.standings
+    ]
+    answers = [len(_answer(contest, standing)) for standing in field.standings]
+    headings = sum(max(8, len(_heading(column)) + 1) for column in columns)
+    names = min(_LONGEST, max(len(standing.strategy) for standing in field.standings))
+    apart = names + max(map(len, of_contest)) + max(answers) + headings > _WIDTH - 3
     result = _table("strategy")
-    result.add_column(_heading(contest.column), justify="right")
+    result.add_column(_heading(contest.column), justify="right", no_wrap=True)
     result.add_column("of the best" if _is_share(contest) else "against the best", no_wrap=True)
-    for column in columns:
-        result.add_column(_heading(column), justify="right")
-    for standing in field.standings:
+    beside = [] if apart else columns
+    for column in beside:
+        result.add_column(_heading(column), justify="right", no_wrap=True)
+    for standing, figure in zip(field.standings, of_contest, strict=True):
         result.add_row(
             standing.strategy,
-            _figure(field, standing, contest.column.name, spread=True),
+            figure,
             _answer(contest, standing),
-            *(_figure(field, standing, column.name) for column in columns),
+            *(_figure(field, standing, column.name) for column in beside),
         )
-    return Padding(result, (0, 0, 1, 0))
+    yield Padding(result, (0, 0, 1, 0))
+    if apart:
+        yield from _figures(field, "strategy", {one.name: _heading(one) for one in columns})
 
 
 def _figures(field: Field, title: str, headings: dict[str, str]) -> Iterator[RenderableType]:
