@@ -200,6 +200,16 @@ def test_a_text_its_first_hosts_and_a_calibration_are_the_same_machines_to_the_b
         assert len(set(rates.values())) == 1, (strategy, rates)
 
 
+def test_a_worker_that_does_most_of_the_work_is_named() -> None:
+    # 1 MB through a port of 12.5 MB/s for all workers but the first, which is beside the server.
+    asked = {"strategies": ["asynchronous()", "synchronous()"], "workers": [4]}
+    beside = mh.plan(job(), "4 workers, 100mbit", calibration(), **asked)
+    (note,) = beside.notes
+    assert note.startswith("asynchronous() on 4 workers: worker 0 had ")
+    assert note.endswith(" % of the samples; an equal part is 25 %")
+    assert not mh.plan(job(), "4 workers, 100mbit, servers apart", calibration(), **asked).notes
+
+
 def test_where_the_network_is_too_slow_the_advice_is_not_to_distribute() -> None:
     found = mh.plan(
         job(), "4 hosts of 1 worker, 1mbit", calibration(), strategies=["allreduce()", "single()"],

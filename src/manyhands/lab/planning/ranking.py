@@ -24,7 +24,7 @@ from manyhands.lab.planning.cautions import learning_cautions
 from manyhands.lab.planning.learning import Learning, TimedCandidate, TimeToTarget
 from manyhands.lab.planning.rules import Rule, Rules
 from manyhands.lab.planning.sensitivity import unmeasured_codecs, with_consequences
-from manyhands.lab.planning.timing import expected_range, for_payload, predict
+from manyhands.lab.planning.timing import expected_range, for_payload, predict, uneven
 from manyhands.pacing import Pace
 from manyhands.script import loading as scripts
 from manyhands.units import bandwidth as read_bandwidth
@@ -40,6 +40,8 @@ MARGIN: Final = 0.05
 """Predictions that differ by less than this cannot be told apart, whatever their spread."""
 BUDGET: Final = 120.0
 """Seconds for virtual runs with real gradients."""
+_FIRST: Final = 5
+"""How many of the fastest are looked at for a worker that does most of the work."""
 _MILLION: Final = 1e6
 
 
@@ -254,6 +256,10 @@ def plan(
         reached, notes = learning.train(found)
     if given is None and known.step and made.batch_sizes.at(0) == known.batch:
         notes += _checked(found, known)
+    for timed in sorted(found, key=lambda one: -one.speed.rate)[:_FIRST]:
+        words = uneven(made, timed.candidate, where, known, paces)
+        if words:
+            notes.append(f"{timed.candidate} on {timed.candidate.workers} workers: {words}")
     found_again = with_consequences(
         found, reached, (made, where, known, paces), given=given, tell=tell
     )

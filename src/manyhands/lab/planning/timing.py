@@ -8,11 +8,12 @@ import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from manyhands.cluster import Cluster, Link
 from manyhands.costs.compression import PAYLOAD_SHARE
 from manyhands.reports.figures.speed import throughput
+from manyhands.reports.figures.worker_shares import uneven_share
 from manyhands.sampling.speed_shares import EVERY
 from manyhands.strategies import placement_of, protocol_of
 from manyhands.verbs.assumed_values import codecs_within
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from manyhands.lab.planning.candidates import Candidate
     from manyhands.pacing import Pace
     from manyhands.placements import Placement
+    from manyhands.trace import Trace
 
+T = TypeVar("T")
 STEPS: Final = 24
 """Global batches of a virtual run."""
 LOCKSTEP_STEPS: Final = 6
@@ -252,8 +255,30 @@ def _rate_of_copies(
     return interval * batch / (interval / LOCKSTEP_STEPS * steps + synchronisation)
 
 
+def uneven(
+    job: Job,
+    candidate: Candidate,
+    cluster: Cluster,
+    calibration: Calibration,
+    slow: Sequence[Pace] = (),
+) -> str:
+    """The worker that does most of the work, in words; empty if none does."""
+    if candidate.workers == 1 or candidate.strategy.needs(candidate.workers).lockstep:
+        return ""
+    asked = asked_of(job, candidate, cluster, calibration, slow)
+    asked = replace(asked, samples=STEPS * job.batch_sizes.at(0), time_only=True, seed=job.seed)
+    return _of_run(job, calibration.pieces, asked, uneven_share)
+
+
 def _rate_of_run(job: Job, pieces: tuple[PieceTime, ...], asked: Asked) -> float:
     """Samples per second of one virtual run."""
+    return _of_run(job, pieces, asked, lambda trace: throughput(trace).rate)
+
+
+def _of_run(
+    job: Job, pieces: tuple[PieceTime, ...], asked: Asked, figure: Callable[[Trace], T]
+) -> T:
+    """A figure of one virtual run."""
     quiet = replace(
         job,
         target=None,
@@ -269,7 +294,7 @@ def _rate_of_run(job: Job, pieces: tuple[PieceTime, ...], asked: Asked) -> float
         planned = plan_run(quiet, asked, "plan")
         conditions = replace(planned.conditions, starts_free=True, pieces=pieces)
         run = replace(planned, conditions=conditions).carry_out(lambda _: None)
-        return throughput(run.trace).rate
+        return figure(run.trace)
 
 
 def _with_room(cluster: Cluster) -> Cluster:

@@ -26,6 +26,7 @@ from manyhands.reports.figures.trace_figures import (
     traffic,
     validation,
 )
+from manyhands.reports.figures.worker_shares import uneven_share
 from manyhands.reports.formatting import count, duration, plural, size, value
 from manyhands.trace import PHASES, Setting, Trace, digest
 
@@ -71,6 +72,7 @@ def summary_rows(trace: Trace) -> list[tuple[str, str]]:
         ("residual", _residual(trace)),
         ("staleness", _staleness(trace)),
         ("samples", _samples(trace)),
+        ("shares", uneven_share(trace)),
         ("faults", faults_in_words(fault_times(trace))),
         ("not applied", _not_applied(trace)),
         ("mishaps", _mishaps(trace)),
