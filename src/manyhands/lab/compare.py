@@ -19,9 +19,10 @@ from manyhands.lab.display import ComparisonDisplay
 from manyhands.lab.entrants import Sweeps, read_entrants
 from manyhands.lab.launcher import start
 from manyhands.lab.networks.sites import check_live
+from manyhands.lab.reproduction.assumed import with_consequences
 from manyhands.notation import Value
 from manyhands.pacing import Pace
-from manyhands.reports.comparison.results import FILE
+from manyhands.reports.comparison.results import FILE, write_results
 from manyhands.reports.comparison.verdict import verdict
 from manyhands.reports.page import write_page
 from manyhands.reports.render.notebook import page_html
@@ -337,6 +338,8 @@ def carry_out(
         display = ComparisonDisplay(len(design.turns), console, at_once=at_once, cell=cell_line())
         with display:
             results = conduct(design, job, folder, display, launch, at_once)
+            results = with_consequences(results, design, job)
+            write_results(results, folder / FILE)
     except (TypeError, ValueError):
         release(folder)
         raise

@@ -173,13 +173,13 @@ class VirtualRuns:
 
     def check(self, turn: PlannedRun) -> None:
         """Check that the run can be simulated, with all of its options."""
-        plan(self.job, self._asked(turn, Path("unused")), "comparison")
+        plan(self.job, self.asked(turn, Path("unused")), "comparison")
 
     def make(self, turn: PlannedRun, folder: Path, log: Path, show: Callable[[str], None]) -> str:
         """Simulate the run; an exception in it is its result."""
         show("on a virtual clock")
         try:
-            plan(self.job, self._asked(turn, folder), "comparison").carry_out(show)
+            plan(self.job, self.asked(turn, folder), "comparison").carry_out(show)
         except Exception as error:  # noqa: BLE001 - the other runs are still compared
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
@@ -188,7 +188,8 @@ class VirtualRuns:
             return f"{kind}: {words}".removesuffix(": ") if user_line(error) or not words else words
         return ""
 
-    def _asked(self, turn: PlannedRun, folder: Path) -> Asked:
+    def asked(self, turn: PlannedRun, folder: Path) -> Asked:
+        """What a run is asked for, with its result in that folder."""
         design = self.design
         conditions = design.virtual and design.virtual.at(turn)
         return Asked(

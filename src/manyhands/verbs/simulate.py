@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyhands.cluster import Cluster, Link
-from manyhands.cluster.servers import servers_words
 from manyhands.cluster.text import LATENCY
 from manyhands.costs import CodingSpeeds
 from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
@@ -28,19 +26,19 @@ from manyhands.verbs.assumed_values import (
     assumed_settings,
     codecs_of,
     coding_words,
-    source_of,
 )
 from manyhands.verbs.calling import calling
 from manyhands.verbs.command import current
 from manyhands.verbs.progress import shown
 from manyhands.verbs.resuming import find_checkpoint, resume_settings
+from manyhands.verbs.virtual_settings import job_settings, place_settings, sourced, versions
 from manyhands.virtual import Conditions, Faults, ProcessHosts, Times, simulate_job
 from manyhands.virtual import times as read_times
 from manyhands.virtual.conditions.simulated_faults import simulated
 from manyhands.virtual.simulator.ports import LIKE_TCP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from manyhands.files.checkpoints import Checkpoint
     from manyhands.intervals import Every
@@ -415,15 +413,15 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     }
     resumed = None if asked.resume is None else find_checkpoint(asked.resume, None, job)
     settings = (
-        *_settings(values, asked, source),
+        *sourced(values, asked, source),
         *assumed_settings(values, asked, places, servers),
         *(
             Setting(one.name, one.value, source)
             for one in resume_settings(resumed, job, protocol, workers)
         ),
-        *_job_settings(job, asked, source),
-        *_place_settings(places, asked, source),
-        *_versions(),
+        *job_settings(job, asked, source),
+        *place_settings(places, asked, source),
+        *versions(),
     )
     if asked.output is not None:
         check_free(asked.output)
@@ -509,39 +507,6 @@ def _places(asked: Asked, protocol: StrategyProtocol, workers: int, servers: int
     apart = servers - sum(len(numbers) for ranks, numbers in groups if ranks)
     hosts = asked.hosts or (workers, apart)
     return ProcessHosts.in_blocks(workers, servers, hosts, link, asked.cores, groups)
-
-
-def _settings(values: dict[str, str | None], asked: Asked, source: str) -> Iterator[Setting]:
-    for name, value in values.items():
-        if value:
-            told = getattr(asked, name, None) is not None
-            yield Setting(name, value, source if told else source_of(name, asked))
-
-
-def _job_settings(job: Job, asked: Asked, source: str) -> Iterator[Setting]:
-    """The job's limits and seed that are in force."""
-    for name, value in job.settings.items():
-        told = getattr(asked, name, None) is not None
-        yield Setting(name, value, source if told else "script")
-
-
-def _place_settings(places: ProcessHosts, asked: Asked, source: str) -> Iterator[Setting]:
-    hosts, link = places.cluster.hosts, places.cluster.link
-    most = max(host.cores for host in hosts)
-    values = {
-        "cluster": places.cluster.text if asked.cluster is not None else None,
-        "hosts": str(len(hosts)),
-        "cores": f"{most} per host" if len(hosts) > 1 else str(most),
-        "bandwidth": f"{link.bandwidth * 8 / 1e6:g} Mbit/s" if link else None,
-        "latency": f"{link.latency * 1e3:g} ms" if link else None,
-        "servers on": servers_words(places.servers, places.workers),
-    }
-    yield from _settings(values, asked, source)
-
-
-def _versions() -> Iterator[Setting]:
-    for package in ("torch", "manyhands"):
-        yield Setting(package, version(package), "default")
 
 
 def _take_folder(asked: Path | None, protocol: StrategyProtocol, workers: int) -> Path:

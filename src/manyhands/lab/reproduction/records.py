@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 from manyhands.faults import Faults
 from manyhands.lab.design import Budget, Design, Script, VirtualConditions
 from manyhands.lab.entrants import Sweeps, read_entrants
+from manyhands.lab.reproduction.assumed import assumptions_of
 from manyhands.pacing import Pace
 from manyhands.reports import DesignRecord, ScriptRecord
+from manyhands.verbs.assumed_values import TIMES
+from manyhands.virtual import times as read_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +35,8 @@ def record_design(design: Design) -> DesignRecord:
     if design.virtual is not None:
         conditions = {name: getattr(design.virtual, name) for name in _CONDITIONS}
         times = design.virtual.times
-        conditions["times"] = None if times is None else str(times)
+        conditions["times"] = str(read_times(TIMES) if times is None else times)
+        conditions["assumed"] = assumptions_of(design)
     return DesignRecord(
         kind="live" if design.virtual is None else "virtual",
         seed=design.seed,
@@ -79,7 +83,8 @@ def design_of(results: Comparison, script: Script | None) -> Design:
     virtual = None
     if record.kind == "virtual":
         conditions = {name: getattr(record, name) for name in _CONDITIONS}
-        virtual = VirtualConditions(times=record.times, **conditions)
+        assumes_times = any(one.name == "times" for one in record.assumed)
+        virtual = VirtualConditions(times=None if assumes_times else record.times, **conditions)
     sweeps = Sweeps.read(results.sweeps)
     return Design(
         entrants=read_entrants(record.fixed, sweeps),

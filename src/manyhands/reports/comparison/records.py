@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from manyhands.assumptions import Assumption
+
 
 class ScriptRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The script that defined the job.
@@ -94,3 +96,5 @@ class DesignRecord(msgspec.Struct, frozen=True, kw_only=True):
     hosts: int | None = None
     coding: str | float | None = None
     time_only: bool | None = None
+    assumed: tuple[Assumption, ...] = ()
+    """What virtual runs assumed because it was not asked for; `times` holds the assumed times."""

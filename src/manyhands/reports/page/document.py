@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
+from manyhands.assumptions import assumed_words
 from manyhands.reports.comparison.results import Comparison, RunResult
 from manyhands.reports.comparison.standings import Field, Kind, fields, ordered
 from manyhands.reports.comparison.sweeps import sweeps
@@ -352,6 +353,7 @@ def _method(comparison: Comparison) -> Markup:
 
 
 def _circumstances(comparison: Comparison) -> Markup:
+    assumed = () if comparison.design is None else comparison.design.assumed
     machine = comparison.machine
     processes = comparison.processes_per_core
     seeds = sorted({run.seed for run in comparison.runs})
@@ -379,6 +381,8 @@ def _circumstances(comparison: Comparison) -> Markup:
         "Faults": _faults(comparison) or "none",
         "Cluster": comparison.cluster,
         "Network": comparison.network or "the machine's own",
+        "Assumed": assumed_words(assumed),
+        "Depends on": "; ".join(one.consequence for one in assumed if one.decides),
         "Price": f"{comparison.price:g} {comparison.currency} per worker and hour".replace(
             "  ", " "
         )

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from manyhands.assumptions import assumed_words
 from manyhands.reports.comparison.columns import Column
 from manyhands.reports.comparison.results import Comparison
 from manyhands.reports.comparison.standings import Field, Standing, fields, ordered
@@ -67,6 +68,9 @@ def table(comparison: Comparison) -> RenderableType:
         for run in comparison.runs
         if run.status == "failed"
     )
+    if parts and (assumed := comparison.design and comparison.design.assumed):
+        parts.append(Text(f"Assumed: {assumed_words(assumed)}", style="dim"))
+        parts += (Text(one.consequence, style="yellow") for one in assumed if one.decides)
     return Group(*(parts or [Text("no run has ended yet", style="dim")]))
 
 
