@@ -15,7 +15,7 @@ from manyhands.engine.tensors import own
 from manyhands.parameters import ShardVectors, as_bytes
 from manyhands.placements.bound import Bound
 from manyhands.placements.model.buffers import average_buffers
-from manyhands.protocols import Round, Terms
+from manyhands.protocols import DiLoCo, Round, Terms
 from manyhands.protocols.execution import take_outer_step
 from manyhands.sampling.division import part
 
@@ -335,6 +335,9 @@ class _FlatParameters:
     def __init__(self, first: torch.Tensor, outer: LocalSteps) -> None:
         self._outer = outer
         self._vectors = ShardVectors.of(first)
+        if isinstance(outer, DiLoCo):
+            # Its momentum takes memory from the start, as it is forecast.
+            self._vectors.velocity = torch.zeros_like(self._vectors.bytes)
         self.coded = None if outer.codec is None else _CodedChanges(outer.codec, self._common)
 
     @property
