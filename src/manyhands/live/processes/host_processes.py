@@ -29,6 +29,8 @@ _SILENCE = 5.0
 """Seconds without an answer of the fork server after which it is named."""
 _REPEAT = 20.0
 """Seconds until it is named again."""
+_FORKING = 20.0
+"""Seconds in which it must have forked a process."""
 _LOADING = 120.0
 """Seconds in which it must have loaded all modules, or longer if the patience is longer."""
 
@@ -138,8 +140,14 @@ class HostProcesses:
             or self._fork_server.unfit
         ):
             return self._process(name, module, _afresh, number, log=log)
+        silent, is_loaded = self._fork_server.silence()
+        if is_loaded and silent > _SILENCE:
+            # It is stopped, perhaps: it is not waited for, and replaced when the patience is over.
+            return self._process(name, module, _afresh, number, log=log)
         try:
-            fork = partial(self._fork_server.fork, within=max(_SILENCE, self._patience))
+            # It may still load what the strategy needs, and other programs may keep it from that.
+            within = max(_FORKING if is_loaded else _LOADING, self._patience)
+            fork = partial(self._fork_server.fork, within=within)
             return self._process(name, module, fork, number, log=log)
         except ForkFailed as error:
             if isinstance(error, NoReport) and self.fork_server is not None:
