@@ -514,6 +514,10 @@ def main() -> None:
     """The entry point of the command."""
     outlast_unwritable()
     try:
+        Path.cwd()
+    except FileNotFoundError:
+        sys.exit("manyhands: the current folder has been deleted: change to one that exists")
+    try:
         app()
     except Exception as error:  # noqa: BLE001 - of the user's script, or a defect
         sys.exit(show(error))

@@ -79,9 +79,12 @@ class State:
         """Write it; return the SHA-256 of names, types, shapes and bytes, as `digest` does.
 
         Tensors are written one after the other, so that only one is in memory at a time.
+
+        Raises:
+            Rescued: the disk is full, and the model is complete in another place.
         """
         total = hashlib.sha256()
-        with _unfinished(path) as file:
+        with _unfinished(path, rescued=path.name) as file:
             ordered = {name: self.entries[name] for name in sorted(self.entries)}
             file.write(
                 safetensors_head(ordered, METADATA | {ALIASES: json.dumps(dict(self.aliases))})
@@ -169,10 +172,10 @@ def write_tensors(
 
 
 @contextlib.contextmanager
-def _unfinished(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+def _unfinished(path: Path, *, durable: bool = False, rescued: str = "") -> Iterator[BinaryIO]:
     """A temporary file that is renamed to `path` when it is complete."""
     unfinished = path.with_suffix(".unfinished")
-    with stored_patiently(unfinished) as file:
+    with stored_patiently(unfinished, name=rescued) as file:
         yield file
         if durable:
             file.flush()

@@ -2,13 +2,18 @@
 
 import contextlib
 import errno
+import shutil
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+import torch
 
-from manyhands.files.disk_space import stored_patiently
+from manyhands.files import disk_space
+from manyhands.files.checkpoint import load_state, save_model
+from manyhands.files.disk_space import Rescued, stored_patiently
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.reports import Run
 from support import wait_for
@@ -103,6 +108,36 @@ def test_a_file_that_finds_no_space_fails_in_words_and_leaves_nothing(disk):
         file.write(bytes(1 << 20))
     assert raised.value.errno == errno.ENOSPC
     assert not (disk / "model").exists()
+
+
+def test_a_model_that_finds_no_space_is_complete_in_another_place(disk, tmp_path, monkeypatch):
+    model = torch.nn.Linear(1000, 1000)
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(other))
+    monkeypatch.setattr(disk_space.stored_patiently.__wrapped__, "__defaults__", (1.0, str))
+    (disk / "filler").write_bytes(bytes(2 << 20))
+    with pytest.raises(Rescued, match=r"No space left on device for 1 s\. The trained model is in"):
+        save_model(model, disk / "model.safetensors")
+    (kept,) = other.glob("rescued-*/model.safetensors")
+    assert torch.equal(load_state(kept)["weight"], model.weight)
+    assert [one.name for one in disk.iterdir()] == ["filler"]
+
+
+def test_a_model_whose_folder_was_deleted_is_written(tmp_path):
+    save_model(torch.nn.Linear(2, 2), tmp_path / "deleted" / "run" / "model.safetensors")
+    assert (tmp_path / "deleted" / "run" / "model.safetensors").exists()
+
+
+def test_a_trace_whose_folder_was_deleted_begins_with_its_head_again(tmp_path):
+    said: list[str] = []
+    path = tmp_path / "trace" / "worker-0.jsonl"
+    files = TraceFiles(said.append)
+    files.append(path, b"the head\nthe first line\n")
+    shutil.rmtree(path.parent)
+    files.append(path, b"the second line\n")
+    assert path.read_bytes() == b"the head\nthe second line\n"
+    assert said == []
 
 
 def test_traces_beyond_the_limit_are_left_out_and_counted(disk):

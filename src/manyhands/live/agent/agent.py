@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.failure import ProcessKilled, RunFailed
+from manyhands.files.checkpoints import CHECKPOINTS
+from manyhands.files.checkpoints.writing import sweep
 from manyhands.live.agent.checks import (
     check_request,
     check_stored,
@@ -48,8 +50,9 @@ from manyhands.live.hosts.invitation import inviting
 from manyhands.live.member.trace_files import TraceFiles
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.fork_server import ForkServer, environment, fork_server, renewed
-from manyhands.live.processes.host_processes import FORK_SERVER, HostProcesses, private_folder
+from manyhands.live.processes.host_processes import FORK_SERVER, HostProcesses
 from manyhands.live.processes.parent_death import signals_raise
+from manyhands.live.processes.private_folder import private_folder
 from manyhands.live.processes.supervision import Exit, Process, eject, end, first_failure
 from manyhands.script.origin import override
 from manyhands.trace import Recorder, live_header, trace_file
@@ -149,6 +152,7 @@ def _launch(
     else:
         recorder.event("end", {"status": "finished", "words": ""})
     finally:
+        sweep(request.folder / CHECKPOINTS)  # a part that a full disk left
         recorder.flush()
         files.close()
         display.end()

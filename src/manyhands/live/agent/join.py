@@ -36,8 +36,9 @@ from manyhands.live.hosts.compatibility import facts_of_host
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.processes.descriptors import raise_descriptors
 from manyhands.live.processes.fork_server import environment, fork_server
-from manyhands.live.processes.host_processes import HostProcesses, private_folder
+from manyhands.live.processes.host_processes import HostProcesses
 from manyhands.live.processes.parent_death import signals_raise
+from manyhands.live.processes.private_folder import private_folder
 from manyhands.live.processes.supervision import Process, await_end, eject, end
 from manyhands.transport.control import WatchedLine
 from manyhands.transport.interfaces import address_towards, resolve, write_place

@@ -46,9 +46,12 @@ class TraceFiles:
         """When writing first failed; None while it works."""
         self._tried = 0.0
         self._words = ""
+        self._heads: dict[Path, bytes] = {}
+        """By file, its first line, for a file that was deleted and is made again."""
 
     def append(self, path: Path, lines: bytes) -> None:
         """Append complete lines to a file."""
+        self._heads.setdefault(path, lines.lstrip(b"\n").partition(b"\n")[0] + b"\n")
         self.retry()
         if self._since is None and self._write(path, lines):
             return
@@ -92,9 +95,11 @@ class TraceFiles:
         """Append all of the lines or none of them; return whether they were appended."""
         self._tried = self._clock()
         try:
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            file = _opened(path)
             try:
                 before, done = os.fstat(file).st_size, 0
+                if before == 0 and not lines.lstrip(b"\n").startswith(self._heads[path]):
+                    lines = self._heads[path] + lines
                 try:
                     while done < len(lines):
                         done += os.write(file, lines[done:])
@@ -112,6 +117,16 @@ class TraceFiles:
                 )
             return False
         return True
+
+
+def _opened(path: Path) -> int:
+    """A file to append to; its folder is made again if it was deleted."""
+    how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, how, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, how, 0o666)
 
 
 def append_to(path: Path) -> Callable[[bytes], None]:

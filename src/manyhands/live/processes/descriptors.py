@@ -44,8 +44,9 @@ def check_descriptors(workers: int, servers: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     needed = needed_descriptors(workers, servers)
     if hard != resource.RLIM_INFINITY and hard < needed:
+        most = (hard - servers - _REST) // 2
         raise ValueError(
             f"{workers} workers need {needed} open files in one process, but the hard limit is "
-            f"{hard} (ulimit -Hn): raise it, or use at most "
-            f"{max(0, (hard - servers - _REST) // 2)} workers"
+            f"{hard} (ulimit -Hn): raise it"
+            + (f", or use at most {most} workers" if most > 0 else "")
         )

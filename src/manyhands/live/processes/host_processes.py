@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import shutil
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,7 @@ from manyhands.live.processes.incarnation import INCARNATION, Incarnations
 from manyhands.live.processes.supervision import Exit, Handle, Process, Start, end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 FORK_SERVER = "fork-server"
 _POLL = 0.1
@@ -233,16 +231,3 @@ def _tail(log: Path, lines: int = 20) -> str:
         return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
-
-
-@contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
-    """A folder that only this user can access, for sockets and the assignment.
-
-    Its name is short, because the path of a Unix socket has at most 107 characters.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -6,12 +6,14 @@ Every process leads a process group, so its own child processes end with it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -225,10 +227,13 @@ class Process:
         self._handle.close()
 
     def _report(self) -> ErrorReport | None:
-        try:
-            return msgspec.json.decode(self._error.read_bytes(), type=ErrorReport)
-        except (OSError, msgspec.MsgspecError):
-            return None
+        for path in (self._error, _spare(self._error)):
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                found = msgspec.json.decode(path.read_bytes(), type=ErrorReport)
+                if path != self._error:
+                    path.unlink()
+                return found
+        return None
 
     def _end_descendants(self) -> None:
         """Kill what is left of its process group, such as processes of data loaders."""
@@ -321,5 +326,22 @@ def leave_report(error: BaseException, text: str, *, consequence: bool, at: floa
     if path:
         message = f"{type(error).__name__}: {error}"
         report = ErrorReport(message, int(time.time()), at, consequence, text)
-        with contextlib.suppress(OSError):
-            Path(path).write_bytes(msgspec.json.encode(report))
+        encoded = msgspec.json.encode(report)
+        try:
+            Path(path).write_bytes(encoded)
+        except OSError:  # the disk of the run's folder may be full, or the folder deleted
+            with contextlib.suppress(OSError):
+                spare = _spare(Path(path))
+                spare.unlink(missing_ok=True)
+                with open(spare, "xb", opener=_private) as file:
+                    file.write(encoded)
+
+
+def _spare(path: Path) -> Path:
+    """Where an error report is written if it cannot be written in the run's folder."""
+    digest = hashlib.sha256(str(path).encode()).hexdigest()
+    return Path(tempfile.gettempdir()) / f"manyhands-error-{digest[:16]}.json"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
