@@ -440,6 +440,9 @@ def suffered(
         ended = False
         try:
             while todo and not ended and trial.first.process.poll() is None:
+                ends = hosts == 1 and todo[0][0] == "agent" and todo[0][1] != "stop"
+                if ends and cells:
+                    break  # it ends a run, and the end of this one is looked at first
                 process, fault = todo.pop(0)
                 cells.append(trial.suffer(process, fault))
                 ended = not cells[-1].passed or (process == "agent" and cells[-1].on is None)
