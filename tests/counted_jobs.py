@@ -82,6 +82,12 @@ def dropping(samples):
     return x, torch.tensor([int(one[1]) for one in kept], dtype=torch.long)
 
 
+def leaving_out(samples):
+    """Without bad samples, but never without any."""
+    kept = [one for one in samples if one[0][0] > -0.5] or samples[:1]
+    return torch.utils.data.default_collate(kept)
+
+
 def listed(samples):
     return [{"x": x, "y": y} for x, y in samples]
 
@@ -276,6 +282,9 @@ labels_of_edges = job(
 list_of_dicts = job(collate_fn=listed, objective=of_list)
 few_labels = job(data=list(zip(INPUTS, FEW, strict=True)))
 dropped_samples = job(collate_fn=dropping)
+dropped_values = job(
+    data=list(zip(INPUTS, VALUES, strict=True)), collate_fn=leaving_out, loss=F.mse_loss
+)
 class_weights = job(loss=nn.CrossEntropyLoss(weight=CLASS_WEIGHTS))
 class_weights_and_mean = job(loss=by_class)
 words_and_sentences = job(model=Pretraining, data=TEXTS, collate_fn=texts, objective=pretraining)

@@ -192,6 +192,8 @@ def backward(
         return part.reported
     if count == 1:
         loss, own = part.loss(inputs, targets, samples)
+        if part.counted is not None:
+            part.counted.compare_with_batch(loss, (inputs, targets), samples)
         if own is None:
             part.backward(loss, weight)
         elif settle is None:
@@ -288,19 +290,22 @@ class _Part:
         self._forward = forward
         self._agree = agree
         self._check = check
-        self._counted = counted_loss(job)
+        self.counted = counted_loss(job)
         self.reported = torch.zeros(())
         """The loss to report of the last part."""
 
     @property
     def shares_out(self) -> bool:
         """Whether the weights of all workers are summed before the backward pass."""
-        return self._counted is not None and self._counted.balance is not None
+        return self.counted is not None and self.counted.balance is not None
 
     def shared_out(self, inputs: Any, targets: Any, samples: int) -> torch.Tensor:
         """The loss of the batch, scaled by the weights of all workers."""
         loss = self._compute(inputs, targets)
-        return loss if self._counted is None else self._counted.share_out(loss, samples)
+        if self.counted is None:
+            return loss
+        self.counted.compare_with_batch(loss, (inputs, targets), samples)
+        return self.counted.share_out(loss, samples)
 
     def _compute(self, inputs: Any, targets: Any) -> torch.Tensor:
         with autocast(self._job, self._device):
@@ -316,14 +321,14 @@ class _Part:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The loss of a part, and its weight if that is not its samples; 0 samples do not count."""
         loss = self._compute(inputs, targets)
-        own = None if self._counted is None else self._counted.weight(loss, samples or 1)
+        own = None if self.counted is None else self.counted.weight(loss, samples or 1)
         if self._agree is not None:
             factor, self.reported, agreed = self._agree(self.reported)
             loss = loss * factor
             own = None if own is None else agreed
-        if own is not None and self._counted is not None:
+        if own is not None and self.counted is not None:
             own = own if samples else torch.zeros_like(own)
-            self._counted.add(own)
+            self.counted.add(own)
         return loss, own
 
     @staticmethod

@@ -28,6 +28,7 @@ from manyhands.parameters.counted_means import (
     reached,
     scale_gradients,
 )
+from manyhands.parameters.microbatches import tensors
 from manyhands.parameters.weight_table import SAID, WeightTable
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class CountedLoss:
         self._first: int | None = _NO_BATCH
         """The site of the first mean of the first batch; None if it had none."""
         self._looks = 0
-        self._warned = False
+        self._warned = self._missed = False
 
     def __call__(self, first: Any, second: Any) -> torch.Tensor:
         """The mean loss, of outputs and targets, or of a model and a batch."""
@@ -271,6 +272,26 @@ class CountedLoss:
                 )
                 return
 
+    def compare_with_batch(self, loss: torch.Tensor, batch: Any, samples: int) -> None:
+        """Warn, once, of a batch that seems to have other samples than were asked for.
+
+        Where means over targets or a `Weighted` say what they count, that is their weight.
+        """
+        if not self.may_drop or not self.divided or self._missed or self.returned is not None:
+            return
+        shapes = [tuple(one.shape) for one in tensors(batch)]
+        if not shapes or any(samples in shape for shape in shapes) or self._parts(loss):
+            return
+        self._missed = True
+        warnings.warn(
+            f"collate_fn was given {samples} samples and returned no tensor of that length, but "
+            f"{', '.join(map(str, shapes[:4]))}: it leaves out samples, or adds some, and the loss "
+            f"does not say what it is a mean over. {self.divided} weighs a worker's loss by the "
+            "samples that it was given, so it differs from that of one worker. For equal results "
+            "return mh.Weighted(total, weight) from Job(objective=...)",
+            stacklevel=2,
+        )
+
     def _compare_means(self, parts: Sequence[CountedMean], samples: float) -> None:
         if not parts or parts[0].site != self._first:
             self._warn(
@@ -388,6 +409,7 @@ def counting_among(job: Job, strategy: object = "", workers: int = 1) -> Job:
     counted, losses = counting_each(job)
     for loss in losses:
         loss.decide(counts=True)
+        loss.may_drop = job.collate_fn is not None
         if workers > 1 or job.micro_batch is not None:
             loss.divided = str(strategy)
     return counted

@@ -44,7 +44,7 @@ def rows_of(batch: Any, samples: int) -> int:
     lengths = set(_lengths(batch, samples))
     if lengths <= {samples}:
         return samples
-    shapes = [tuple(one.shape) for one in _tensors(batch)]
+    shapes = [tuple(one.shape) for one in tensors(batch)]
     if len(lengths) == 1 and not any(samples in shape[1:] for shape in shapes):
         return lengths.pop()
     found = ", ".join(map(str, shapes[:4])) or f"lengths {sorted(lengths)}"
@@ -105,10 +105,10 @@ def _lengths(value: Any, rows: int) -> Iterator[int]:
         yield len(value)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in a nested batch."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item)
+            yield from tensors(item)
