@@ -6,7 +6,7 @@ import torch
 
 from manyhands.data.taking import preview, rebuilt, taker
 from manyhands.live.worker.loading import move
-from manyhands.parameters.microbatches import divide
+from manyhands.parameters.weights.microbatches import divide
 
 
 class Inputs(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from manyhands.parameters.loss_weight import CountedLoss
+from manyhands.parameters.weights.loss_weight import CountedLoss
 
 OUTPUTS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.tensor([0, 1, -100, 3, -100, -100])

@@ -9,8 +9,8 @@ from torch import nn
 
 import manyhands as mh
 from manyhands.parameters.gradients import backward, compute_loss
-from manyhands.parameters.loss_weight import counting
-from manyhands.parameters.microbatches import divide, rows_of
+from manyhands.parameters.weights.loss_weight import counting
+from manyhands.parameters.weights.microbatches import divide, rows_of
 
 CPU = torch.device("cpu")
 WORDS, WIDTH, LENGTH, SAMPLES = 11, 5, 7, 12

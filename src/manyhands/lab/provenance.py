@@ -18,7 +18,7 @@ from manyhands.lab.networks.namespaces import NetworkShape
 from manyhands.lab.networks.sites import network_words
 from manyhands.lab.reproduction.job_record import JobRecord, describe_job
 from manyhands.lab.reproduction.records import record_design, record_script
-from manyhands.parameters.loss_weight import own_loss
+from manyhands.parameters.weights.loss_weight import own_loss
 from manyhands.reports import Comparison
 from manyhands.reports.comparison.verdict import verdict_records
 from manyhands.reports.formatting import plural

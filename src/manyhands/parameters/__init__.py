@@ -6,9 +6,9 @@ from manyhands.parameters.ensemble import EnsembleModel
 from manyhands.parameters.holder import Holder
 from manyhands.parameters.layout import Fragment, Layout, Shard
 from manyhands.parameters.local_optimizer import LocalOptimizer
-from manyhands.parameters.loss_weight import counting_among
 from manyhands.parameters.shard_vectors import ShardVectors
 from manyhands.parameters.update_counts import UpdateCounts
+from manyhands.parameters.weights.loss_weight import counting_among
 
 __all__ = [
     "Copy",

@@ -11,16 +11,16 @@ from torch.utils.checkpoint import checkpoint
 
 from manyhands.objective import Weighted
 from manyhands.parameters.initial.start import load_start
-from manyhands.parameters.loss_weight import check_weight, counted_loss
-from manyhands.parameters.microbatches import divide, rows_of, sizes_of
 from manyhands.parameters.module_units import units
+from manyhands.parameters.weights.loss_weight import check_weight, counted_loss
+from manyhands.parameters.weights.microbatches import divide, rows_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from manyhands.job import Job
-    from manyhands.parameters.loss_weight import CountedLoss
+    from manyhands.parameters.weights.loss_weight import CountedLoss
 
     Agree = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     Settle = Callable[[torch.Tensor, torch.Tensor], object]

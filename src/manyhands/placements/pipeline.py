@@ -250,7 +250,7 @@ class Pipeline(Placement):
         by multiplications here. The messages are the same for a model whose layers all have outputs
         of one size, such as a transformer; the memory may differ.
         """
-        from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.parameters.weights.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.pipelines.stages import inspect_stages  # noqa: PLC0415
 
         model, pieces, inputs = self.outline(job, workers)
@@ -274,7 +274,7 @@ class Pipeline(Placement):
 
         A stage takes a share of the time by its pieces, or by its multiplications.
         """
-        from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
+        from manyhands.parameters.weights.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
         from manyhands.placements.pipelines.program import pipeline_program  # noqa: PLC0415
         from manyhands.placements.pipelines.stages import inspect_stages, stage_work  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from manyhands.failure import RunFailed
 from manyhands.faults import Crash, Cut, Fault, Isolate, Lose, Pause
 from manyhands.files.checkpoint import member_file, save_model
 from manyhands.parameters import Holder, UpdateCounts, lerp
-from manyhands.parameters.loss_weight import counting_among
+from manyhands.parameters.weights.loss_weight import counting_among
 from manyhands.protocols import Terms
 from manyhands.protocols.compression.making import with_codecs
 from manyhands.protocols.compression.shard import CodedShard

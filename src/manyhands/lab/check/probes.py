@@ -14,8 +14,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from manyhands.data.sample_digest import digest
 from manyhands.parameters.gradients import compute_loss
-from manyhands.parameters.loss_division import apart, batches_of, check_division
 from manyhands.parameters.optional.loss_parameters import loss_parameters, words
+from manyhands.parameters.weights.loss_division import apart, batches_of, check_division
 from manyhands.seeding import Seeded, epoch_seed
 
 if TYPE_CHECKING:

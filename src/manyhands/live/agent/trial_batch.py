@@ -24,10 +24,10 @@ from manyhands.failure import Refused, refusing
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
 from manyhands.parameters.initial.start import check_start
-from manyhands.parameters.loss_division import division_words
-from manyhands.parameters.loss_weight import measuring
 from manyhands.parameters.optional.loss_parameters import check_loss_parameters
 from manyhands.parameters.optional.plateau import schedule_of
+from manyhands.parameters.weights.loss_division import division_words
+from manyhands.parameters.weights.loss_weight import measuring
 from manyhands.script.user_line import user_line
 
 if TYPE_CHECKING:

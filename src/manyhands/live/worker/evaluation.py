@@ -14,7 +14,7 @@ import torch
 
 from manyhands.live.worker.loading import Loading, move
 from manyhands.parameters.gradients import evaluate_batch
-from manyhands.parameters.loss_weight import loss_values, measuring
+from manyhands.parameters.weights.loss_weight import loss_values, measuring
 from manyhands.sampling.division import part
 from manyhands.seeding import VALIDATION
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,13 +19,14 @@ from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.lockstep.dealing import Batch, Dealing
 from manyhands.live.worker.lockstep.early_return import early_return
 from manyhands.live.worker.lockstep.update_records import UpdateRecords
+from manyhands.live.worker.lockstep.weight_exchange import WeightExchange
 from manyhands.live.worker.slowdown import Slowdown
 from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
-from manyhands.parameters.loss_weight import counting_each
 from manyhands.parameters.optional.loss_scale import LossScale
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.optional.weight_average import WeightAverage
+from manyhands.parameters.weights.loss_weight import counting_each
 from manyhands.placements.model.optimizer_check import check_steps
 from manyhands.sampling.permutation import as_loaded, mix
 from manyhands.sampling.stream_parts import StreamedBatch
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from manyhands.live.member.progress import Progress
     from manyhands.live.worker.checkpoints.lockstep import LockstepCheckpoints
     from manyhands.live.worker.checkpoints.storing_plan import StoredIn, StoringPlan
-    from manyhands.parameters.loss_weight import CountedLoss
-    from manyhands.parameters.weight_table import WeightTable
     from manyhands.placements import Placement
     from manyhands.sampling.permutation import Share
     from manyhands.trace import Recorder
@@ -139,6 +137,7 @@ class Trainer:
                 loss.divided = str(strategy)
         for loss in losses:
             loss.may_drop = job.collate_fn is not None
+        self._weights = WeightExchange(bound, group, self._waits)
         if self.rank == 0:
             bound.record_words(recorder)
         self.model, self.optimizer = bound.model, bound.optimizer
@@ -297,12 +296,12 @@ class Trainer:
                 if self.job.objective_names:
                     self._bound.choose(objective)
                 scale = 1.0 if self._scale is None else self._scale.factor
-                with self._balancing(share, counted):
+                with self._weights.balancing(share, counted):
                     about = (batch.inputs, batch.targets, weight * scale, share.computed)
                     losses.append(self._bound.gradient(*about))
                 self._waits.end()
                 applies = self._scale is None or self._finite.unscale(self._scale)
-                self._weigh(share, counted)
+                self._weights.settle(share, counted)
                 refused = applies and not self._finite.admits(losses[-1], batch, weight)
                 spent += self._account_time(share, begun)
                 if len(losses) == len(self._counted):
@@ -338,83 +337,6 @@ class Trainer:
         """Set what the job's scheduler sets, for the step with a batch."""
         if self._schedule is not None:
             self._schedule.apply(self.optimizer, share.dealt)
-
-    def _weigh(self, share: Share, counted: CountedLoss) -> None:
-        """Make the gradient that of the mean over all weights, if that is not done yet.
-
-        Until here it is the gradient of the sum of all totals, divided by the number of samples.
-        Whether workers ask each other never depends on the data of one of them.
-        """
-        own = counted.take()
-        if counted.balanced or not counted.counts or not self._bound.rescales:
-            return
-        if not self._divides:
-            if own is not None:
-                self._rescale(share.computed, float(own))
-            if counted.looked and not counted.decided and self.device.type != "cpu":
-                # Reading the weights in every step would synchronise the device.
-                counted.decide(counts=counted.needs)
-            return
-        speaks = self._bound.speaks and share.samples > 0
-        weight = 0.0 if not speaks else float(share.samples if own is None else own)
-        numbers = [counted.needs, share.samples if speaks else 0, weight]
-        sums = torch.tensor(numbers, dtype=torch.float64, device=self._group.device)
-        self._sum_weights(sums)
-        needs, samples, total = sums.tolist()
-        if not counted.decided:
-            counted.decide(counts=needs > 0)
-        self._rescale(samples, total)
-
-    def _rescale(self, samples: float, weight: float) -> None:
-        if samples != weight:
-            self._bound.rescale(samples / weight if weight else 0.0)
-
-    @property
-    def _divides(self) -> bool:
-        """Whether the workers that step together have different samples."""
-        group = self._bound.together or self._group
-        return group.size > 1 and self._bound.replicas > 1
-
-    @contextlib.contextmanager
-    def _balancing(self, share: Share, counted: CountedLoss) -> Iterator[None]:
-        """Context of a gradient: means are scaled by the weights of all workers."""
-        counted.take()
-        counted.balanced = False
-        if self._bound.rescales:
-            counted.alone = not self._divides
-            counted.balance = partial(self._balance, share, counted)
-        try:
-            yield
-        finally:
-            counted.balance = None
-
-    def _balance(self, share: Share, counted: CountedLoss, table: WeightTable) -> WeightTable:
-        """What the losses of all workers that step together count.
-
-        In the first step of a group all workers find out whether any of them needs weights. If none
-        does, each step of all the others is without this exchange.
-        """
-        speaks = self._bound.speaks and share.samples > 0
-        own = (table.numbers * speaks).to(self._group.device)
-        totals = own.clone()
-        self._sum_weights(totals)
-        if not counted.decided:
-            counted.decide(counts=bool(totals[0] > 0))
-        return table.summed(totals, partial(self._all_weights, own))
-
-    def _sum_weights(self, numbers: torch.Tensor) -> None:
-        self._waits.begin()
-        (self._bound.together or self._group).sum_small(numbers)
-        self._waits.end()
-
-    def _all_weights(self, own: torch.Tensor) -> torch.Tensor:
-        """The numbers of all workers, a row for each."""
-        group = self._bound.together or self._group
-        everyone = own.new_empty(group.size, len(own))
-        self._waits.begin()
-        group.gather(everyone, own)
-        self._waits.end()
-        return everyone
 
     def evaluate(self) -> dict[str, float]:
         """The loss and the job's metrics on its validation data, exact over all workers.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from manyhands.parameters.gradients import compute_loss
-from manyhands.parameters.loss_weight import own_loss
+from manyhands.parameters.weights.loss_weight import own_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -116,7 +116,7 @@ def inspect_mesh(
     known: Sequence[PieceTime] = (),
 ) -> tuple[list[TensorSize], list[LayerSize], Chain, list[tuple[float, float]]]:
     """Sizes of the stages' parameters and of all calls, the pieces, and the work of stages."""
-    from manyhands.parameters.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
+    from manyhands.parameters.weights.microbatches import sizes_of  # noqa: PLC0415 - torch is lazy
     from manyhands.placements.forecasts.layer_sizes import inspect_layers, tensor_roles  # noqa: PLC0415
     from manyhands.placements.pipelines.stages import inspect_stages, stage_work  # noqa: PLC0415
 

@@ -12,8 +12,8 @@ from manyhands.engine.pipelines import Stage, runtime
 from manyhands.engine.sharding import is_sharded, reshard
 from manyhands.engine.tensors import gradient_of, is_first_copy, norm, own
 from manyhands.parameters.gradients import check_scalar
-from manyhands.parameters.loss_weight import counted_loss
-from manyhands.parameters.microbatches import divide, sizes_of
+from manyhands.parameters.weights.loss_weight import counted_loss
+from manyhands.parameters.weights.microbatches import divide, sizes_of
 from manyhands.placements.bound import Bound
 from manyhands.placements.held import HeldTensor
 from manyhands.placements.model.buffers import average_buffers, untouched

@@ -18,8 +18,8 @@ from torch.func import functional_call
 
 from manyhands.codecs.kernels.finite import not_finite, not_finite_among
 from manyhands.parameters.gradients import check_scalar
-from manyhands.parameters.microbatches import divide, sizes_of
 from manyhands.parameters.scheduled_step import weighted_step
+from manyhands.parameters.weights.microbatches import divide, sizes_of
 from manyhands.placements.pipelines.lockstep import LOSS, Stages, check_samples
 from manyhands.schedules.pipedream import ahead
 

@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.parameters.gradients import Checkpointed, backward
-from manyhands.parameters.loss_weight import counting
 from manyhands.parameters.module_units import units
+from manyhands.parameters.weights.loss_weight import counting
 from manyhands.placements.model.buffers import untouched
 from manyhands.placements.worker.whole_model import WholeModel
 

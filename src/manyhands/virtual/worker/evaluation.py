@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from manyhands.parameters.gradients import evaluate_batch
-from manyhands.parameters.loss_weight import loss_values, measuring
+from manyhands.parameters.weights.loss_weight import loss_values, measuring
 from manyhands.seeding import VALIDATION, Seeded
 from manyhands.virtual.worker.loading import loader
 

@@ -22,9 +22,9 @@ from torch.utils._pytree import tree_map
 
 from manyhands.data.samples import Samples
 from manyhands.parameters.arithmetic import not_finite_in
-from manyhands.parameters.counted_means import WATCHED
 from manyhands.parameters.gradients import check_scalar
-from manyhands.parameters.loss_weight import own_loss
+from manyhands.parameters.weights.counted_means import WATCHED
+from manyhands.parameters.weights.loss_weight import own_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

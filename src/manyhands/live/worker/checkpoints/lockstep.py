@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from manyhands.live.member.progress import Progress
     from manyhands.live.worker.checkpoints.agreement import Agreement
     from manyhands.live.worker.checkpoints.storing_plan import StoringPlan
-    from manyhands.parameters.loss_weight import CountedLoss
     from manyhands.parameters.optional.weight_average import WeightAverage
+    from manyhands.parameters.weights.loss_weight import CountedLoss
     from manyhands.placements.bound import Bound
     from manyhands.trace import Recorder
     from manyhands.transport.collectives import Group

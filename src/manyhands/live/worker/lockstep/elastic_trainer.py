@@ -395,7 +395,7 @@ class ElasticTrainer(Trainer):
             self._traffic.regroup(group)
             former.close()
             self._group, self.rank, self.workers = group, group.rank, group.size
-            for part in (self._finite, self._replicas, self._checkpoints):
+            for part in (self._finite, self._replicas, self._checkpoints, self._weights):
                 if part is not None:
                     part.regroup(group)
             for loss in self._counted:

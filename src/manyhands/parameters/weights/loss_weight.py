@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from manyhands.objective import Weighted
-from manyhands.parameters.counted_means import (
+from manyhands.parameters.weights.counted_means import (
     WATCHED,
     CountedMean,
-    Watching,
+    WatchedLoss,
     reached,
     scale_gradients,
 )
-from manyhands.parameters.microbatches import tensors
-from manyhands.parameters.weight_table import SAID, WeightTable
+from manyhands.parameters.weights.microbatches import tensors
+from manyhands.parameters.weights.weight_table import SAID, WeightTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ class CountedLoss:
 
     def __call__(self, first: Any, second: Any) -> torch.Tensor:
         """The mean loss, of outputs and targets, or of a model and a batch."""
-        watching = Watching()
+        watching = WatchedLoss()
         if self._direct:
             value = watching.call(self.loss, (first, second), {})
         else:

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 from manyhands.data.stream import is_stream
 from manyhands.data.taking import taker
 from manyhands.parameters.gradients import compute_loss
-from manyhands.parameters.loss_weight import counting
+from manyhands.parameters.weights.loss_weight import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from manyhands.parameters.counted_means import CountedMean
+    from manyhands.parameters.weights.counted_means import CountedMean
 
 SAID: Final = 0
 """The site of a weight that the objective says."""

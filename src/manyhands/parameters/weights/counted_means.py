@@ -46,7 +46,7 @@ class CountedMean:
     """The number of the line of the script that called it."""
 
 
-class Watching(TorchFunctionMode):
+class WatchedLoss(TorchFunctionMode):
     """While active, notes the means over targets that are computed.
 
     A mean that is computed without gradients within a loss that has them, to be printed, is no part
