@@ -104,7 +104,8 @@ class OptionSupport:
     @property
     def has_journals(self) -> bool:
         """Whether it has servers that are processes of their own, which keep journals."""
-        return False
+        needs = getattr(self, "needs", None)
+        return needs is not None and needs(2).server_processes > 0
 
     def obstacle(self, option: Option) -> str:
         """Why this strategy does not support an option; empty if it does."""

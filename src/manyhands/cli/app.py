@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from manyhands.cli import launching, planning, publishing, searching, slurm
-from manyhands.cli.exit import show
+from manyhands.cli.exit import check_folder, show
 from manyhands.cli.options import (
     LR,
     VIRTUAL,
@@ -501,22 +501,17 @@ for planned in (
     *(launching.kubernetes, slurm.slurm),
 ):
     app.command(cls=ScriptCommand)(planned)
-app.command()(publishing.export)
-app.command()(publishing.reproduce)
-app.command()(publishing.summary)
-app.command()(publishing.report)
-app.command()(publishing.tensorboard)
-app.command()(publishing.timeline)
-app.command()(publishing.watch)
+for published in (
+    *(publishing.export, publishing.reproduce, publishing.summary, publishing.report),
+    *(publishing.tensorboard, publishing.timeline, publishing.watch),
+):
+    app.command()(published)
 
 
 def main() -> None:
     """The entry point of the command."""
     outlast_unwritable()
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        sys.exit("manyhands: the current folder has been deleted: change to one that exists")
+    check_folder()
     try:
         app()
     except Exception as error:  # noqa: BLE001 - of the user's script, or a defect

@@ -1,6 +1,8 @@
 """Exit of a subcommand with an error message."""
 
+import sys
 import traceback
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -12,6 +14,14 @@ def leave(words: str, code: int = 2) -> NoReturn:
     """Print an error message and exit the command with this code."""
     typer.echo(words, err=True)
     raise typer.Exit(code)
+
+
+def check_folder() -> None:
+    """Exit with a message if the current folder does not exist any more."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        sys.exit("manyhands: the current folder has been deleted: change to one that exists")
 
 
 def show(error: Exception) -> int:

@@ -11,10 +11,10 @@ import torch
 
 from manyhands.job.optimizers import TrainedParameters
 from manyhands.parameters.arithmetic import not_finite_in
-from manyhands.parameters.clipping import MeanOf, clip_norm, norm
 from manyhands.parameters.gradients import CalledModel, backward
 from manyhands.parameters.initial.shard_values import make
 from manyhands.parameters.layout import Layout
+from manyhands.parameters.optional.clipping import MeanOf, clip_norm, norm
 from manyhands.parameters.optional.compilation import compile_in_place
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ def _coupling(optimizer: torch.optim.Optimizer) -> Coupling:
     if not isinstance(made, torch.optim.Optimizer):
         # What else it has is not known, and could not be restored.
         return "tensor"
-    trial = Trial.of(optimizer)
+    trial = StepTrial.of(optimizer)
     if not trial.tensors:
         return "element"
     key = _key(optimizer, trial)
@@ -93,7 +93,7 @@ def _coupling(optimizer: torch.optim.Optimizer) -> Coupling:
     return _KNOWN[key]
 
 
-def _key(optimizer: torch.optim.Optimizer, trial: Trial) -> object | None:
+def _key(optimizer: torch.optim.Optimizer, trial: StepTrial) -> object | None:
     """What decides about an optimizer of torch that nothing was added to; None for any other."""
     kind = type(optimizer)
     added = "step" in vars(optimizer) or any(getattr(optimizer, hook, True) for hook in _HOOKS)
@@ -115,13 +115,13 @@ def _has_global_hooks() -> bool:
     return any(getattr(module, name, None) for name in names)
 
 
-def _try(optimizer: torch.optim.Optimizer, trial: Trial) -> Coupling:
+def _try(optimizer: torch.optim.Optimizer, trial: StepTrial) -> Coupling:
     # In a dry run tensors have no values outside of it.
     with _disable_current_modes():
         return _found(optimizer, trial)
 
 
-def _found(optimizer: torch.optim.Optimizer, trial: Trial) -> Coupling:
+def _found(optimizer: torch.optim.Optimizer, trial: StepTrial) -> Coupling:
     try:
         together = trial.run(optimizer, [trial.whole(0, 1)])
     except Exception:  # noqa: BLE001 - a step may need anything, so nothing is taken apart
@@ -153,7 +153,7 @@ def _tolerance(tensor: torch.Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Piece:
+class GroupPart:
     """What an optimizer is given as one tensor."""
 
     group: int
@@ -177,7 +177,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Trial:
+class StepTrial:
     """Small tensors in the place of an optimizer's parameters.
 
     Two for each number of dims in each group, of different sizes, in the host's memory.
@@ -192,7 +192,7 @@ class Trial:
     """By tensor, the parameter that it stands for."""
 
     @classmethod
-    def of(cls, optimizer: torch.optim.Optimizer) -> Trial:
+    def of(cls, optimizer: torch.optim.Optimizer) -> StepTrial:
         """The small tensors for an optimizer."""
         chosen: list[tuple[int, tuple[int, ...], torch.Tensor]] = []
         for number, group in enumerate(optimizer.param_groups):
@@ -220,28 +220,30 @@ class Trial:
         """What the tensors are like, apart from their values."""
         return [(tuple(one.shape), one.dtype, one.device) for one in self.tensors]
 
-    def whole(self, first: int, every: int) -> list[Piece]:
+    def whole(self, first: int, every: int) -> list[GroupPart]:
         """Whole tensors: all, or each second one."""
         chosen = range(len(self.tensors))[first::every]
-        return [Piece(self.groups[at], ((at, 0, self.tensors[at].numel()),), True) for at in chosen]
+        return [
+            GroupPart(self.groups[at], ((at, 0, self.tensors[at].numel()),), True) for at in chosen
+        ]
 
-    def pieces(self) -> list[list[Piece]]:
+    def pieces(self) -> list[list[GroupPart]]:
         """Two parts of all elements: lines of flattened tensors of one group and dtype, cut."""
         lines: dict[tuple[int, torch.dtype], list[tuple[int, int, int]]] = {}
         for at, (number, tensor) in enumerate(zip(self.groups, self.tensors, strict=True)):
             lines.setdefault((number, tensor.dtype), []).append((at, 0, tensor.numel()))
-        runs: list[list[Piece]] = [[], []]
+        runs: list[list[GroupPart]] = [[], []]
         for (number, _), spans in lines.items():
             cut = sum(stop for _, _, stop in spans) // 3
             for run, wanted in zip(runs, _cut(spans, cut), strict=True):
                 if wanted:
-                    run.append(Piece(number, tuple(wanted), False))
+                    run.append(GroupPart(number, tuple(wanted), False))
         return runs
 
     def run(
         self,
         optimizer: torch.optim.Optimizer,
-        runs: Sequence[Sequence[Piece]],
+        runs: Sequence[Sequence[GroupPart]],
         lay: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
         gather: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> list[torch.Tensor]:
@@ -270,7 +272,7 @@ class Trial:
 
     def _laid(
         self,
-        piece: Piece,
+        piece: GroupPart,
         tensors: Sequence[torch.Tensor],
         lay: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
     ) -> torch.Tensor:
@@ -280,7 +282,7 @@ class Trial:
     def _give(
         self,
         optimizer: torch.optim.Optimizer,
-        pieces: Sequence[Piece],
+        pieces: Sequence[GroupPart],
         lay: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
     ) -> list[torch.nn.Parameter]:
         """Let an optimizer have pieces in the place of its parameters."""

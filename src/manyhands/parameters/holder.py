@@ -9,12 +9,12 @@ import torch
 
 from manyhands.job.optimizers import parts_of
 from manyhands.parameters.arithmetic import not_finite_in
-from manyhands.parameters.clipping import clip_norm
 from manyhands.parameters.coupling import coupling_of
 from manyhands.parameters.divided_state import state_of
 from manyhands.parameters.initial.deferred import HELD
 from manyhands.parameters.initial.shard_values import begin
 from manyhands.parameters.initial.trimming import trim
+from manyhands.parameters.optional.clipping import clip_norm
 from manyhands.parameters.optional.named_state import (
     lines_of,
     load_named,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from manyhands.job.optimizers import parts_of
-from manyhands.parameters.clipping import clip_norm
+from manyhands.parameters.optional.clipping import clip_norm
 from manyhands.parameters.scheduled_step import weighted_step
 
 if TYPE_CHECKING:

@@ -106,11 +106,6 @@ class StrategyProtocol(Value, ProtocolOptions, ABC):
         )
 
     @property
-    def has_journals(self) -> bool:
-        """As in `OptionSupport`."""
-        return self.needs(2).server_processes > 0
-
-    @property
     def shards(self) -> int:
         """Number of shards that the parameters are divided into."""
         return 1 if self.peer_servers else max(1, self.servers)

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from manyhands.virtual.simulator.kernel import Kernel
 
 _RNG, _TIMES, _SHARES = 2, 3, 4
-"""Purposes for `mix`: the random generators of a worker's protocol, of its compute times, and of
-the shares that transfers have of links."""
+"""Purposes for `mix`: a worker's random generator, its compute times, its shares of links."""
 _ENDED_WITHIN = 1.0
 """Seconds until a lost worker that reappears is ended: the heartbeat of its agent."""
 

@@ -21,9 +21,9 @@ from manyhands.files.checkpoints.writing import sweep
 from manyhands.live.agent.checks import (
     check_request,
     check_stored,
-    crowded,
     explain_full_disk,
     pin_start,
+    warnings_before,
 )
 from manyhands.live.agent.codec_check import codec_note
 from manyhands.live.agent.faults.injection import FaultInjection
@@ -235,11 +235,9 @@ class _Run:
                 f"{self._request.strategy} exchanges updates through torch.distributed, which "
                 "neither authenticates nor encrypts: trust the network between the hosts"
             )
-        if warning := override(self._request.job, self._request.overrides).batch_warning:
+        on_cpus = set(assignment.devices) == {"cpu"}
+        for warning in warnings_before(self._request, on_cpus=on_cpus):
             self._display.say(warning)
-        crowd = crowded(self._request.here, self._request.cluster.hosts[0].cores)
-        if crowd and set(assignment.devices) == {"cpu"}:
-            self._display.say(crowd)
         try:
             with Line(assignment.coordinator, "agent-0") as line:
                 parting = Disband(failed=False, words="")

@@ -93,6 +93,12 @@ def check_stored(folder: Path) -> None:
         )
 
 
+def warnings_before(request: Request, *, on_cpus: bool) -> list[str]:
+    """What the user should know before the run, and may want."""
+    crowd = crowded(request.here, request.cluster.hosts[0].cores) if on_cpus else ""
+    return [*filter(None, [override(request.job, request.overrides).batch_warning, crowd])]
+
+
 def crowded(workers: int, cores: int) -> str:
     """A warning if there are many more workers than cores; otherwise an empty string.
 

@@ -18,11 +18,12 @@ from manyhands.live.worker.evaluation import evaluate, sum_totals
 from manyhands.live.worker.loading import Loading, move
 from manyhands.live.worker.lockstep.dealing import Batch, Dealing
 from manyhands.live.worker.lockstep.early_return import early_return
+from manyhands.live.worker.lockstep.step_times import spans_of
 from manyhands.live.worker.lockstep.update_records import UpdateRecords
 from manyhands.live.worker.lockstep.weight_exchange import WeightExchange
 from manyhands.live.worker.slowdown import Slowdown
-from manyhands.parameters.clipping import MeanOf, norm
 from manyhands.parameters.gradients import CalledModel
+from manyhands.parameters.optional.clipping import MeanOf, norm
 from manyhands.parameters.optional.loss_scale import LossScale
 from manyhands.parameters.optional.plateau import PlateauSchedule, schedule_of
 from manyhands.parameters.optional.weight_average import WeightAverage
@@ -32,7 +33,7 @@ from manyhands.sampling.permutation import as_loaded, mix
 from manyhands.sampling.stream_parts import StreamedBatch
 from manyhands.seeding import seed_all
 from manyhands.stopping import Improvement
-from manyhands.transport.waits import Waits, overlap
+from manyhands.transport.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
     from manyhands.sampling.permutation import Share
     from manyhands.trace import Recorder
     from manyhands.transport.collectives import Group
-
-_MOST_WAITS = 64
-"""The most waits within a step that the trace records separately."""
 
 
 class Trainer:
@@ -175,11 +173,8 @@ class Trainer:
         """Delay every gradient by the slowdown before it is sent."""
         if self._pacer.idle:
             return
-        for parameter in self.model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    lambda _: self._pacer.stretch()
-                )
+        for one in filter(lambda one: one.requires_grad, self.model.parameters()):
+            one.register_post_accumulate_grad_hook(lambda _: self._pacer.stretch())  # type: ignore[no-untyped-call]
 
     def batches(self) -> Iterator[Batch]:
         """This worker's batches until the run ends; evaluates where the job says.
@@ -436,27 +431,14 @@ class Trainer:
             self._progress.losses.append((loss, samples))
 
     def _account_time(self, share: Share, begun: float) -> float:
-        """Record the spans of computation and waiting since `begun`; the seconds of computation.
-
-        If a worker waited very many times within a step, the trace shows one wait at the end. What
-        was encoded and decoded meanwhile in another thread is no wait; the rest of it was hidden
-        behind computation and is not counted.
-        """
+        """Record the spans of computation and waiting since `begun`; the seconds of computation."""
         now, waits, coding = self._clock(), self._waits.take(), self._waits.take_coding()
-        if len(waits) > _MOST_WAITS:
-            waited = min(sum(seconds for _, seconds in waits), now - begun)
-            waits = [(now - waited, waited)]
         computed = 0.0
-        for start, seconds in waits if self.workers > 1 else ():
-            self._recorder.span("compute", begun, start - begun, share.step)
-            computed += start - begun
-            coded = overlap(start, seconds, coding) if coding else 0.0
-            self._recorder.span(self._bound.waiting, start, seconds - coded, share.step)
-            if coded:
-                self._recorder.span("encode", start + seconds - coded, coded, share.step)
-            begun = start + seconds
-        self._recorder.span("compute", begun, now - begun, share.step)
-        return computed + now - begun
+        waits = [] if self.workers == 1 else waits
+        for kind, at, seconds in spans_of(begun, now, waits, coding, self._bound.waiting):
+            self._recorder.span(kind, at, seconds, share.step)
+            computed += seconds if kind == "compute" else 0.0
+        return computed
 
     def _note_epoch(self, epoch: int, dealt: int) -> None:
         # The budget may end the last pass early, which then is no epoch.

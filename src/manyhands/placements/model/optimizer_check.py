@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import gathered, is_divided, laid_as
-from manyhands.parameters.coupling import Trial, coupling_of, named, same
+from manyhands.parameters.coupling import StepTrial, coupling_of, named, same
 
 if TYPE_CHECKING:
     from manyhands.placements.bound import Bound
@@ -43,7 +43,7 @@ def check_steps(bound: Bound, strategy: Placement) -> str:
         )
     if not any(is_divided(one) for group in optimizer.param_groups for one in group["params"]):
         return ""
-    trial = Trial.of(optimizer)
+    trial = StepTrial.of(optimizer)
     everything = [trial.whole(0, 1)]
     try:
         divided = trial.run(optimizer, everything, laid_as, gathered)

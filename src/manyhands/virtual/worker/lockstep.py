@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from manyhands.parameters.clipping import MeanOf, clip_norm, norm
+from manyhands.parameters.optional.clipping import MeanOf, clip_norm, norm
 from manyhands.parameters.weights.loss_weight import counting_among
 from manyhands.virtual.worker.replica import VirtualReplica
 from manyhands.virtual.worker.shared_model import SharedModel

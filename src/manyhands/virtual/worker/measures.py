@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from manyhands.parameters.clipping import MeanOf
+from manyhands.parameters.optional.clipping import MeanOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from manyhands.parameters.clipping import MeanOf
+    from manyhands.parameters.optional.clipping import MeanOf
     from manyhands.parameters.optional.loss_scale import LossScale
     from manyhands.parameters.optional.weight_average import WeightAverage
     from manyhands.parameters.scheduled_step import GroupSchedule
