@@ -186,7 +186,6 @@ class Trainer:
         self._over = True
 
     def _all_batches(self) -> Iterator[Batch]:
-        """See `batches`."""
         if self._due is not None:
             raise RuntimeError(
                 "trainer.batches() was called twice: it yields the batches of all epochs, so "
@@ -434,7 +433,7 @@ class Trainer:
         """Record the spans of computation and waiting since `begun`; the seconds of computation."""
         now, waits, coding = self._clock(), self._waits.take(), self._waits.take_coding()
         computed = 0.0
-        waits = [] if self.workers == 1 else waits
+        waits = waits if self.workers > 1 else []
         for kind, at, seconds in spans_of(begun, now, waits, coding, self._bound.waiting):
             self._recorder.span(kind, at, seconds, share.step)
             computed += seconds if kind == "compute" else 0.0
