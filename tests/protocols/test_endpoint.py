@@ -44,7 +44,7 @@ class Shelf:
     def step(self, update: torch.Tensor, *_: float) -> None:
         self.bytes += update
 
-    def forget(self, sender: str) -> None:
+    def forget_worker(self, worker: str) -> None:
         """Nothing was remembered."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from manyhands.codecs import Codec, Int8
 from manyhands.notation import Value
@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 Stream: TypeAlias = Literal["updates", "replicas", "states"]
 """What workers push: updates, which servers add up; replicas that they have trained from the last
 answer, as in averaging; or replicas that develop on their own, as in elastic averaging."""
+
+
+class Work(NamedTuple):
+    """A vector that a server encoded or decoded."""
+
+    what: Literal["encode", "decode"]
+    codec: Codec
+    nbytes: int
+    """Of the vector."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from manyhands.codecs import CodecError
 from manyhands.endpoint import Push
 from manyhands.protocols.compression import frames
+from manyhands.protocols.compression.coding import Work
 from manyhands.protocols.compression.frames import Form, Frame
 from manyhands.sampling.permutation import mix
 
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
 
 _SERVER = 5
 """Purpose for `mix`: the random rounding of a server."""
-
-
-class Work(NamedTuple):
-    """A vector that a server encoded or decoded."""
-
-    what: Literal["encode", "decode"]
-    codec: Codec
-    nbytes: int
-    """Of the vector."""
 
 
 class CodedShard:

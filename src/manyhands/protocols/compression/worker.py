@@ -118,9 +118,8 @@ class CodedEndpoint:
                 begun = self.clock()
                 coded = self._decode(there, *expected)
                 self._note(begun)
-                answers = there.coding.answers
-                if coded and answers is not None and self._effort is not None:
-                    await self._effort.decode(answers, there.shard.nbytes)
+                if coded and self._effort is not None and (codec := there.coding.answers):
+                    await self._effort.decode(codec, there.shard.nbytes)
                 there.spare.append(expected[0])
         return said
 

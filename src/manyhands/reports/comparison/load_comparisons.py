@@ -97,7 +97,15 @@ def of_runs(
 
 def _labels(traces: Sequence[Trace]) -> list[str | None]:
     """The name of every run's strategy, with the settings in which runs differ; None if unknown."""
-    each = [{setting.name: setting.value for setting in settings(trace)} for trace in traces]
+    each = [
+        {
+            setting.name: setting.value
+            for setting in settings(trace)
+            # Where servers are by default follows from the number of workers.
+            if (setting.name, setting.source) != ("servers on", "default")
+        }
+        for trace in traces
+    ]
     names = dict.fromkeys(name for one in each for name in one)
     differing = [
         name
