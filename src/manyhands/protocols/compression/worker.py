@@ -58,8 +58,7 @@ class CodedEndpoint:
         note: Callable[[float], None] = lambda _: None,
         effort: Effort | None = None,
     ) -> None:
-        self.name = inner.name
-        self.rng = inner.rng
+        self.name, self.rng = inner.name, inner.rng
         self._inner = inner
         self._shard = shard
         self._coding = coding
