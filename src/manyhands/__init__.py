@@ -129,7 +129,7 @@ if TYPE_CHECKING:
     from manyhands.notation import NotationError
     from manyhands.objective import Objective, Weighted
     from manyhands.pacing import Pace
-    from manyhands.reports import Comparison, Run, RunResult
+    from manyhands.reports import Comparison, Run, RunResult, VerdictRecord
     from manyhands.sampling.batches import BatchSizes, EvaluationPoints
     from manyhands.sampling.permutation import Share
     from manyhands.stopping import EarlyStopping, Target
@@ -192,6 +192,7 @@ __all__ = [
     "Trainer",
     "Trial",
     "TrialResult",
+    "VerdictRecord",
     "Weighted",
     "__version__",
     "adapters",
@@ -251,6 +252,7 @@ _HOME = {
     "Run": "manyhands.reports",
     "RunFailed": "manyhands.failure",
     "RunResult": "manyhands.reports",
+    "VerdictRecord": "manyhands.reports",
     "Share": "manyhands.sampling.permutation",
     "Site": "manyhands.cluster",
     "SizedData": "manyhands.data.sized",

@@ -25,6 +25,7 @@ from manyhands.reports.comparison.results import (
     PhaseBytes,
     RunResult,
     StalenessSummary,
+    VerdictRecord,
     read_results,
     write_results,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "Throughput",
     "Traffic",
     "Verdict",
+    "VerdictRecord",
     "accounting",
     "breakdown",
     "chrome",

@@ -208,7 +208,13 @@ class Machine(_Value, frozen=True, kw_only=True):
 
 
 class VerdictRecord(_Value, frozen=True, kw_only=True):
-    """What the runs of one kind on as many workers say: see `docs/compare.md`."""
+    """What the runs of one kind on as many workers say: see `docs/compare.md`.
+
+    Example:
+        >>> import manyhands as mh
+        >>> mh.VerdictRecord(kind="live", workers=4, recommendation="No run has finished.").failed
+        0
+    """
 
     kind: Literal["live", "virtual"]
     workers: int
