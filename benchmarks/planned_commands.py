@@ -93,10 +93,10 @@ def main() -> None:
                 continue
             for at, row in enumerate(rows(*plan, place)):
                 measured = rate(row["command"], Path(folder) / f"run-{number}-{at}")
-                within = row["low"] <= measured <= row["high"]
+                within = row["least"] <= measured <= row["most"]
                 found.append({**row, "measured": measured, "within": within})
                 print(
-                    f"{'within ' if within else 'outside'} {row['low']:.1f} to {row['high']:.1f}, "
+                    f"{'within ' if within else 'outside'} {row['least']:.1f} to {row['most']:.1f}, "
                     f"measured {measured:.1f} samples/s: {row['command'].partition(' -- ')[0]}",
                     flush=True,
                 )
