@@ -96,7 +96,7 @@ def main() -> None:
                 within = row["least"] <= measured <= row["most"]
                 found.append({**row, "measured": measured, "within": within})
                 print(
-                    f"{'within ' if within else 'outside'} {row['least']:.1f} to {row['most']:.1f}, "
+                    f"{'within' if within else 'outside'} {row['least']:.1f} to {row['most']:.1f}, "
                     f"measured {measured:.1f} samples/s: {row['command'].partition(' -- ')[0]}",
                     flush=True,
                 )
