@@ -6,10 +6,9 @@ or checkpoints: one that is due within a round follows at its end.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 
-from manyhands.sampling.batches import BatchSizes, deal
+from manyhands.sampling.batches import BatchSizes, deal, steps_before
 
 
 @dataclass(frozen=True)
@@ -56,22 +55,42 @@ class RoundEnds:
         length: RoundLength,
         since: tuple[int, int] = (0, 0),
     ) -> None:
-        self._samples, self._length = samples, length
-        dealt, self._step = since
-        self._batches = deal(samples, sizes, None, dealt=dealt)
-        self._ends = [dealt]
+        self._samples, self._sizes, self._length = samples, BatchSizes.of(sizes), length
+        self._since = since
 
     def at_or_after(self, dealt: int) -> int:
-        """The end of the first round that ends at or after so many samples."""
+        """The end of the first round that ends at or after so many samples.
+
+        Rounds begin anew with each epoch, so that only one epoch is looked at: what is due may be
+        due in a billion samples.
+        """
+        over, _ = self._since
+        start = max(dealt // self._samples * self._samples, over)
+        if dealt <= start:
+            return start if dealt > over else over
+        step = self._steps_before(start)
+        if len(self._sizes.changes) == 1 and step >= self._length.warmup:
+            samples = self._length.every * self._sizes.at(0)
+            return min(start - (start - dealt) // samples * samples, self.epoch_after(dealt))
         alone = 0
-        while self._ends[-1] < dealt:
-            batch = next(self._batches)
-            self._step += 1
-            alone += 1
-            if alone >= self._length.after(self._step) or batch.ends_epoch:
-                self._ends.append(batch.dealt + batch.total)
+        for batch in deal(self._samples, self._sizes, None, dealt=start):
+            step, alone, end = step + 1, alone + 1, batch.dealt + batch.total
+            if alone >= self._length.after(step) or batch.ends_epoch:
                 alone = 0
-        return self._ends[bisect_left(self._ends, dealt)]
+                if end >= dealt:
+                    return end
+        raise AssertionError("the batches of a run without a limit have no end")
+
+    def _steps_before(self, dealt: int) -> int:
+        """Global batches of the run before so many samples; at least the warm-up, if it is over."""
+        over, steps = self._since
+        if dealt == over or steps >= self._length.warmup:
+            return steps
+        return (
+            steps
+            + steps_before(self._samples, self._sizes, dealt)
+            - steps_before(self._samples, self._sizes, over)
+        )
 
     def epoch_after(self, dealt: int) -> int:
         """The end of the epoch of a global batch that begins after so many samples."""
