@@ -25,7 +25,7 @@ _PREFIX: Final = "manyhands-"
 _OWNER: Final = "owner"
 _SOCKET_PATH: Final = 107
 """Bytes that the path of a Unix socket may have."""
-_IN_FOLDER: Final = len("/manyhands-12345678/coordinator.outside")
+_IN_FOLDER: Final = len("/manyhands-12345678/server-12345")
 _NEW: Final = 60.0
 """Seconds for which a folder may be without a lock."""
 
