@@ -246,7 +246,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ("10Gbit", 1.25e9),
         ("8 kbit/s", 1e3),
         ("1.5GB/s", 1.5e9),
-        ("1e6", 1e6),
+        ("1e6b", 1e6),
         (5, 5.0),
     ],
 )

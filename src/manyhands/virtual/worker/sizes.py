@@ -90,6 +90,7 @@ class SizedHolder:
         pass
 
     add = step = clip = move = shift = scale = drop = descend = remember = forget = _nothing
+    forget_worker = _nothing
 
     def not_finite(self, _update: object) -> str:
         """There are no numbers."""
