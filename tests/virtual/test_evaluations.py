@@ -30,7 +30,7 @@ def test_an_evaluation_every_so_many_samples_and_after_every_epoch(tmp_path, str
     # Batches of 20 samples, epochs of 200: the batch that completes 70, 140, 210, ... samples.
     expected = (80, 140, 200, 220, 280, 360, 400)
     if strategy == "averaging(every=3)":
-        # Within a round, of 60 samples or up to the end of an epoch, an evaluation waits for its end.
+        # An evaluation waits for the end of a round: of 60 samples, or with an epoch.
         expected = (120, 180, 200, 260, 320, 380, 400)
     assert points(done) == expected
     assert done.samples == 400
