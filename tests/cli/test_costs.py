@@ -127,7 +127,7 @@ def test_the_chart_shows_every_algorithm_that_is_fastest_somewhere(tmp_path: Pat
         (("--bytes", "1MB", "--latency", "soon"), "expected a time such as"),
         (("--bytes", "1MB", "--bandwidth", "fast"), "expected a bandwidth such as"),
         (("--bytes", "1MB", "--chart", "costs.png"), "use costs.svg"),
-        (("--bytes", "1MB", "extra"), "arguments are for a script"),
+        (("--bytes", "1MB", "extra"), "arguments of the"),
     ],
 )
 def test_what_cannot_be_computed_is_refused(arguments: tuple[str, ...], problem: str) -> None:
