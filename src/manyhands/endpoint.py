@@ -202,6 +202,8 @@ class Replica(Protocol):
     """Whether this worker was restarted, and lost its state."""
     rests: bool
     """Whether it has sent `Rest`, and not pulled since."""
+    pauses: bool
+    """If there is no batch at present: whether all workers pause after the same global batch."""
     versions: list[int]
     """By server, the version of the parameters that were received last."""
 

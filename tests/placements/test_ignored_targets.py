@@ -103,8 +103,8 @@ def test_the_mean_is_over_all_targets_that_count(fork, workers, strategies, opti
         assert not words
 
 
-def test_warns_where_a_mean_over_targets_looks_like_one_over_samples(fork):
-    apart, _, words = fork(SCRIPT, 2, ["allreduce()"], {"single": True})[0]["allreduce()"]
-    # Not what one worker makes of it, and every worker that sees it says so.
-    assert apart > 1e-6
-    assert "allreduce() weights means by samples" in words[0]
+@pytest.mark.parametrize("how", COPIES[:3])
+def test_a_mean_over_targets_that_looks_like_one_over_samples_is_exact_too(fork, how):
+    apart, _, words = fork(SCRIPT, 2, [how], {"single": True})[0][how]
+    assert apart < 1e-12
+    assert not words

@@ -120,6 +120,8 @@ class RoundModel(ReferenceServer):
         super().__init__(case, x)
         self.present = {f"worker-{rank}" for rank in range(case.workers)}
         self.given: list[tuple[Call, int, np.ndarray]] = []
+        self.paused: set[str] = set()
+        """Who will be there again as soon as one of them gives."""
         self.gone: set[str] = set()
         """Lives that are over."""
 
@@ -134,19 +136,25 @@ class RoundModel(ReferenceServer):
     def push(
         self, call: Call, payload: np.ndarray, samples: int, read: int
     ) -> list[ExpectedAnswer]:
-        self.present.add(call.worker)
+        self.present |= {call.worker} | self.paused
+        self.paused.clear()
         self.given.append((call, samples, payload))
         return self._close()
 
     def pull(self, call: Call) -> list[ExpectedAnswer]:
         self.present.add(call.worker)
+        self.paused.discard(call.worker)
         return super().pull(call)
 
     def rest(self, call: Call) -> list[ExpectedAnswer]:
-        return super().rest(call) + self.leave(call.worker)
+        answers = super().rest(call) + self.leave(call.worker)
+        if call.message.pauses and self.enough >= self.case.workers:
+            self.paused.add(call.worker)
+        return answers
 
     def leave(self, worker: str) -> list[ExpectedAnswer]:
         self.present.discard(worker)
+        self.paused.discard(worker)
         self.gone.update(call.sender for call, _, _ in self.given if call.worker == worker)
         return self._close()
 

@@ -54,12 +54,19 @@ HELD = (
 
 
 def values(cls: type[Any]) -> st.SearchStrategy[Any]:
-    """Values of a class; those that its own check refuses are passed over."""
-    fields: dict[str, st.SearchStrategy[Any]] = {}
-    for field in settable(cls):
-        fields[field.name] = held(annotations(cls)[field.name])
-        if default(field) is not MISSING:
-            fields[field.name] |= st.just(default(field))
+    """Values of a class, up to three of them not its defaults.
+
+    What its own check refuses is passed over.
+    """
+    fields = {field.name: held(annotations(cls)[field.name]) for field in settable(cls)}
+    needed = {field.name for field in settable(cls) if default(field) is MISSING}
+    optional = sorted(fields.keys() - needed)
+    chosen: st.SearchStrategy[list[str]] = st.just([])
+    if optional:
+        chosen = st.lists(st.sampled_from(optional), max_size=3, unique=True)
+
+    def drawn(names: list[str]) -> st.SearchStrategy[dict[str, Any]]:
+        return st.fixed_dictionaries({name: fields[name] for name in (*sorted(needed), *names)})
 
     def build(arguments: dict[str, Any]) -> Any:
         try:
@@ -67,7 +74,7 @@ def values(cls: type[Any]) -> st.SearchStrategy[Any]:
         except ValueError:
             assume(False)
 
-    return st.fixed_dictionaries(fields).map(build)
+    return chosen.flatmap(drawn).map(build)
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -77,6 +77,10 @@ class LeaseServiceState(msgspec.Struct, frozen=True):
     """Whether the cut that is under way is for a checkpoint."""
     stored: int = -1
     """Samples that were committed at the last checkpoint."""
+    pausing: tuple[str, ...] = ()
+    """Idle workers that were told that all pause."""
+    apart: bool = False
+    """Whether workers may have contributed to different rounds."""
 
 
 class LeaseService:
@@ -113,6 +117,13 @@ class LeaseService:
         """Workers whose `Ask` has no answer yet, in order."""
         self._idle: set[str] = set()
         """Waiting workers to which `Nothing` was sent."""
+        self._pausing: set[str] = set()
+        """Those of them that were told that all pause."""
+        self._apart = early is not None
+        """Whether workers may have contributed to different rounds: one was lost or came later.
+
+        A round that waits for a worker which is ahead would never end (docs/decisions/0092).
+        """
         self._round = 0
         self._missing: set[str] | None = None
         """During an evaluation: the workers whose tally has not arrived."""
@@ -210,6 +221,8 @@ class LeaseService:
             arriving=tuple(sorted(self._arriving, key=_rank)),
             waiting=tuple(self._waiting),
             idle=tuple(sorted(self._idle, key=_rank)),
+            pausing=tuple(sorted(self._pausing, key=_rank)),
+            apart=self._apart,
             round=self._round,
             missing=missing,
             tallies=dict(self._tallies),
@@ -228,6 +241,7 @@ class LeaseService:
         self._early = state.early
         self._members, self._arriving = set(state.members), set(state.arriving)
         self._waiting, self._idle = dict.fromkeys(state.waiting), set(state.idle)
+        self._pausing, self._apart = set(state.pausing), state.apart
         self._round = state.round
         self._missing = None if state.missing is None else set(state.missing)
         self._tallies = dict(state.tallies)
@@ -267,8 +281,9 @@ class LeaseService:
 
     def _lose(self, worker: str) -> None:
         evaluated = self._missing is not None and worker in self._members
-        for group in (self._members, self._arriving, self._idle):
+        for group in (self._members, self._arriving, self._idle, self._pausing):
             group.discard(worker)
+        self._part()
         self._waiting.pop(worker, None)
         self.leases.give_back(worker)
         if self._storing == worker:
@@ -294,11 +309,25 @@ class LeaseService:
             if self._grant(worker, found, delayed=delayed):
                 del self._waiting[worker]
                 self._idle.discard(worker)
+                self._pausing.discard(worker)
             elif found == "wait" and self._lockstep and worker not in self._idle:
                 self._idle.add(worker)
-                self._tell(worker, Nothing())
+                pauses = self.leases.are_alike and not self._apart
+                if pauses:
+                    self._pausing.add(worker)
+                self._tell(worker, Nothing(pauses))
         if held_back and self._early is None:
             self._serve(*self._waiting)
+
+    def _part(self) -> None:
+        """Note that workers contribute to different rounds from now on: some get what others had.
+
+        Those that pause for all others have to say that no round must wait for them.
+        """
+        self._apart = True
+        for worker in sorted(self._pausing, key=_rank):
+            self._tell(worker, Nothing())
+        self._pausing.clear()
 
     def _grant(self, worker: str, found: Lease | str, *, delayed: bool) -> bool:
         """Tell a worker of a lease that was found for it, if one was."""
@@ -358,6 +387,7 @@ class LeaseService:
         self._missing = set(self._members)
         self._tallies = {}
         self._idle.clear()
+        self._pausing.clear()
         committed, parts = self.leases.committed, len(self._members)
         ordered = sorted(self._members, key=_rank)
         ranks = tuple(_rank(worker) for worker in ordered) if stores else ()

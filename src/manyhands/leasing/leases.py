@@ -124,9 +124,8 @@ class Leases:
         since: tuple[int, int] = (0, 0),
         rounds: tuple[int, int] | None = None,
     ) -> None:
-        self._rounds = (
-            None if rounds is None else RoundEnds(samples, sizes, RoundLength(*rounds), since)
-        )
+        length = RoundLength(*rounds) if rounds else None
+        self._rounds = RoundEnds(samples, sizes, length, since) if length else None
         self._round_at = None if self._rounds is None else self._rounds.epoch_after(since[0])
         """Batches that begin at or after so many samples wait for the end of a round."""
         self._cut_from = partial(_cut, samples, sizes, workers, budget, empty=lockstep)
@@ -271,13 +270,13 @@ class Leases:
             return
         self._end = samples
         if self._next is not None:
-            self._next = self._next.before(samples) if self._is_left(self._next) else None
-            self._next = self._next or self._following()
+            left_of_it = self._next.before(samples) if self._is_left(self._next) else None
+            self._next = left_of_it or self._following()
         for waiting in (self._returned, *self._own):
             left = [lease.before(samples) for lease in waiting if self._is_left(lease)]
             waiting.clear()
             waiting.extend(left)
-        self._cut = sum(len(parts) for parts in self._own)
+        self._cut = sum(map(len, self._own))
         self._held = {
             number: (holder, lease.before(samples))
             for number, (holder, lease) in self._held.items()
@@ -297,11 +296,10 @@ class Leases:
             for parts, lease in zip(self._own, fresh, strict=False):
                 parts.append(lease)
         open_to_it = [self._own[one] for one in {rank, *self._gone} if one < len(self._own)]
-        waiting = [parts for parts in open_to_it if parts]
-        if not waiting:
+        if not any(open_to_it):
             return None
         self._cut -= 1
-        return min(waiting, key=lambda parts: parts[0].number).popleft()
+        return min(filter(None, open_to_it), key=lambda parts: parts[0].number).popleft()
 
     def _by_speed(self, parts: list[Lease]) -> list[Lease]:
         """The parts of a global batch, cut again by the speeds of workers."""
@@ -317,16 +315,19 @@ class Leases:
         return divided
 
     @property
+    def are_alike(self) -> bool:
+        """Whether each worker gets a part of every global batch until the next pause."""
+        return bool(self._own) and not self._stopped
+
+    @property
     def shares(self) -> tuple[float, ...]:
         """By rank, the share of a global batch, if batches are divided by speed; or empty."""
         return () if self._speeds is None else self._speeds.shares
 
     def share_words(self) -> dict[str, str]:
         """The shares as an event of a trace, with the global batch from which on they hold."""
-        return {
-            "step": str(self._shared_from),
-            "shares": ", ".join(f"{share:.4f}" for share in self.shares),
-        }
+        words = ", ".join(f"{share:.4f}" for share in self.shares)
+        return {"step": str(self._shared_from), "shares": words}
 
     def evaluated(self) -> None:
         """Note that an evaluation is done: the batches after it may begin."""
@@ -485,7 +486,7 @@ class Leases:
             self._own = [deque(given.get(rank, ())) for rank in range(self._workers)]
         self._cut = sum(len(parts) for parts in self._own)
         self._gone = set(state.gone)
-        if self._speeds is not None and state.speeds is not None:
+        if self._speeds and state.speeds:
             self._speeds.restore(state.speeds)
 
 

@@ -43,6 +43,9 @@ class Granted(Message, frozen=True):
 class Nothing(Message, frozen=True):
     """There are no samples at present, because others hold them; the answer will follow."""
 
+    pauses: bool = False
+    """Whether all workers pause after the same global batch, and go on with the same one."""
+
 
 class Forgo(Message, frozen=True):
     """The update of a lease is discarded: its samples are lost."""

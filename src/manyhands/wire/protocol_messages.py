@@ -69,6 +69,10 @@ class Change(Message, frozen=True):
 class Rest(Message, frozen=True):
     """The sender has no samples at present: other workers must not wait for it."""
 
+    pauses: bool = False
+    """Whether all workers pause here: the next round waits for the sender, although it may be the
+    last one to come back."""
+
 
 class Turn(Message, frozen=True):
     """A request for the next turn, where workers take turns."""
@@ -107,7 +111,8 @@ class Parameters(Message, frozen=True):
     dealt: int = 0
     """For a sum of updates that is to be forwarded: as in `Push`."""
     number: int = 0
-    """For a sum of updates that is to be forwarded: as in `Push`."""
+    """For a sum of updates that is to be forwarded: as in `Push`. For parameters that are: of how
+    many rounds, if no more follow for the time being."""
     unused: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     """For a sum of updates that is to be forwarded: as in `Push`."""
 

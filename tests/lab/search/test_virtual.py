@@ -71,7 +71,7 @@ def test_a_copied_member_goes_on_as_its_donor_would_have(tmp_path) -> None:
             workers=1,
             values=one.trial.values,
             samples=one.trial.until,
-            checkpoint=str(one.trial.until),
+            checkpoint=f"{one.trial.until} samples",
             resume=before,
             output=folder / str(one.trial.until),
             seed=0,

@@ -70,9 +70,9 @@ class TrialSettings:
         if trial.until is not None:
             options |= {"samples": trial.until, "epochs": None}
             if goes_on:
-                options["checkpoint"] = str(trial.until)
+                options["checkpoint"] = f"{trial.until} samples"
             elif self.checkpoint is None:
-                options["checkpoint"] = str(max(1, trial.until // 4))
+                options["checkpoint"] = f"{max(1, trial.until // 4)} samples"
         return options
 
 

@@ -98,7 +98,7 @@ class LiveReplica:
         self.rank = rank
         self._needs = protocol.needs(workers)
         self.servers = tuple(f"server-{number}" for number in range(self._needs.servers))
-        self.returns = self.rests = False
+        self.returns = self.rests = self.pauses = False
         self._objectives = len(job.one_by_one)
         self.terms = Terms(job.batch_sizes, workers, copy.rate, objectives=self._objectives)
         self.versions = [0] * len(self.servers)
@@ -190,7 +190,8 @@ class LiveReplica:
                     self._evaluate(message)
                     self._enter(before)
                     self._queue.ask()
-                case Nothing():
+                case Nothing(pauses=pauses):
+                    self.pauses = pauses
                     self._enter("idle")
                     return None
                 case Over(stores=stores):

@@ -50,9 +50,19 @@ def on_island(
         case Change():
             return _back(outer, state, call)
         case Pull():
-            there = replace(state, present=state.present | {call.worker}, held=(*state.held, call))
+            there = replace(
+                state,
+                present=state.present | {call.worker},
+                paused=state.paused - {call.worker},
+                held=(*state.held, call),
+            )
             return _go_on(outer, there, [])
         case _:
+            # Who waits for the answer to its rest cannot come back: samples of a lost worker have
+            # been leased to this one meanwhile.
+            resting = {one.worker for one in state.held if isinstance(one.message, Rest)}
+            if resting & state.paused:
+                state = replace(state, paused=state.paused - resting)
             after, actions = inner.on_message(state, call)
             assert isinstance(after, Island)
             return _settle(outer, after, actions, state.gone)
@@ -142,8 +152,12 @@ def _go_on(outer: LocalSteps, state: Island, actions: list[Action]) -> tuple[Isl
 
 
 def _send(call: Call, state: Island) -> Answer:
-    samples = 0 if state.errand == "join" else state.made_of
-    return Answer(call, Parameters(state.version, errand=state.errand, samples=samples))
+    if state.errand == "join":
+        return Answer(call, Parameters(state.version, errand="join"))
+    # Rounds without samples count: other islands had some in the same ones, and wait for this one.
+    rounds = state.alone if state.errand == "rest" else 0
+    said = Parameters(state.version, errand=state.errand, samples=state.made_of, number=rounds)
+    return Answer(call, said)
 
 
 def _is_ready(state: Island, call: Call) -> bool:

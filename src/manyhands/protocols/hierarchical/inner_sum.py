@@ -47,9 +47,12 @@ class InnerSum(Synchronous):
             case Change(errand="meet") if call.worker == state.carrier:
                 return _end(state, call)
             case Change(errand="join"):
-                return _join(
-                    replace(state, present=state.present | {call.worker}), call, call.message
+                there = replace(
+                    state,
+                    present=state.present | {call.worker},
+                    paused=state.paused - {call.worker},
                 )
+                return _join(there, call, call.message)
             case Push(version=version) if version != state.version:
                 return state, [Answer(call, Parameters(state.version, applied=False))]
             case Push() | Rest():
@@ -65,7 +68,8 @@ class InnerSum(Synchronous):
         if worker == state.carrier:
             # The carrier's call was answered when it was sent away.
             left = replace(left, carrier="", waiting=left.waiting.without(worker))
-            left = replace(left, present=left.present - {worker})
+            present, paused = left.present - {worker}, left.paused - {worker}
+            left = replace(left, present=present, paused=paused)
             return _send(left, []) if left.waiting else _end(replace(left, unsure=True), None)
         return super().on_leave(left, worker)
 
@@ -139,7 +143,8 @@ def _end(state: InnerSumRound, call: Call | None) -> tuple[InnerSumRound, list[A
     applied = bool(state.carrier)
     answered = [one for one in state.waiting.values() if one.worker != state.carrier]
     begun: list[Action] = [Drop(0)] if state.samples else []
-    now = InnerSumRound(state.terms, state.version, state.present, number=state.number + 1)
+    there = (state.present, state.paused)
+    now = InnerSumRound(state.terms, state.version, *there, number=state.number + 1)
     now = replace(now, unsure=call is None and state.unsure)
     if call is not None and isinstance(call.message, Change):
         now = replace(now, version=call.message.version)

@@ -33,7 +33,8 @@ class InnerWorker:
         async for batch in replica.batches():
             if batch is None:
                 replica.rests = True
-                endpoint.post(self.own, Rest(), into=replica.parameters(0))
+                into = replica.parameters(0)
+                endpoint.post(self.own, Rest(pauses=replica.pauses), into=into)
             else:
                 if replica.rests:
                     await self._join()
@@ -57,7 +58,7 @@ class InnerWorker:
                 alone.clear()
             if batch is None:
                 # If the other workers are lost, the island's server has no carrier to report this.
-                endpoint.post(self.outer, Rest())
+                endpoint.post(self.outer, Rest(pauses=replica.pauses))
                 await answer(endpoint, self.outer)
 
     async def _join(self) -> None:
@@ -91,7 +92,7 @@ class InnerWorker:
         if said.errand == "join":
             self.endpoint.post(self.outer, Pull(), into=parameters)
             await answer(self.endpoint, self.outer)
-        elif said.samples or said.errand == "meet":
+        elif said.samples or said.number or said.errand == "meet":
             push = Push(0, said.samples)
             self.endpoint.post(self.outer, push, payload=parameters, into=parameters)
             await answer(self.endpoint, self.outer)
@@ -154,7 +155,7 @@ class OuterExchange:
     async def _rest(self) -> None:
         self.replica.rests = True
         for server in (self.own, self.outer):
-            self.endpoint.post(server, Rest())
+            self.endpoint.post(server, Rest(pauses=self.replica.pauses))
             await answer(self.endpoint, server)
 
     async def _carry(self, said: Parameters) -> Parameters:

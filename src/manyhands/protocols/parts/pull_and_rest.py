@@ -27,11 +27,12 @@ class ServerBased(StrategyProtocol):
 async def rest(replica: Replica, endpoint: Endpoint) -> None:
     """Tell all servers not to wait for this worker until it pulls again.
 
-    Servers continue without it, so the worker has to pull before it computes again.
+    Servers continue without it, so the worker has to pull before it computes again. If all workers
+    pause, a round that begins afterwards waits for all of them.
     """
     replica.rests = True
     for name in replica.servers:
-        endpoint.post(name, Rest())
+        endpoint.post(name, Rest(pauses=replica.pauses))
     for name in replica.servers:
         await answer(endpoint, name)
 

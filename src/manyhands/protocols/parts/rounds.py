@@ -19,6 +19,9 @@ class Round(ServerState):
 
     present: frozenset[str] = frozenset()
     """Workers that are alive and do not rest: a round may wait for them."""
+    paused: frozenset[str] = frozenset()
+    """Workers that pause together with all others. They are present again when one of them pushes:
+    it may have come back long before the others, and without them the result would depend on it."""
     waiting: PersistentMap[Call] = field(default_factory=PersistentMap)
     """By worker, the push of each present worker that has contributed and waits for the end."""
     gone: tuple[Call, ...] = ()
@@ -111,6 +114,7 @@ class Rounds(ServerBased):
                 after, actions = self._close(left, self.gather(state, call, weight))
                 return after, [*actions, self._answer_now(call, after.version)]
             case Push(samples=samples, weight=weight, dealt=dealt, rests=rests):
+                state = _together_again(state)
                 factor = self.damping_factor(state, call)
                 share = factor * weight
                 before = (state.waiting[call.worker],) if call.worker in state.waiting else ()
@@ -128,9 +132,12 @@ class Rounds(ServerBased):
                 return self._close(left, self.gather(state, call, share))
             case Pull():
                 return _with(state, call.worker), [self._answer_now(call, state.version)]
-            case Rest():
+            case Rest(pauses=pauses):
                 done = Answer(call, Parameters(state.version), parameters=False)
-                return self._close(_without(state, call.worker), [done])
+                left = _without(state, call.worker)
+                if pauses and self.in_order(state.terms):
+                    left = replace(left, paused=left.paused | {call.worker})
+                return self._close(left, [done])
             case _:
                 return state, []
 
@@ -144,7 +151,8 @@ class Rounds(ServerBased):
         assert isinstance(state, Round)
         if not isinstance(call.message, Push) or not self.in_order(state.terms):
             return 0
-        return place(state.present, call.worker) - len(state.waiting)
+        there = state.present | state.paused if state.paused else state.present
+        return place(there, call.worker) - len(state.waiting)
 
     def in_order(self, terms: Terms) -> bool:
         """Whether a round waits for all present workers."""
@@ -183,11 +191,20 @@ def _with(state: Round, worker: str) -> Round:
     """The state with a worker present."""
     if worker in state.present:
         return state
-    return replace(state, present=state.present | {worker})
+    return replace(state, present=state.present | {worker}, paused=state.paused - {worker})
+
+
+def _together_again(state: Round) -> Round:
+    """The state in which all workers that paused are present."""
+    if not state.paused:
+        return state
+    return replace(state, present=state.present | state.paused, paused=frozenset())
 
 
 def _without(state: Round, worker: str) -> Round:
     """The state without a worker. Its contribution to this round still counts."""
+    if worker in state.paused:
+        state = replace(state, paused=state.paused - {worker})
     if worker in state.waiting:
         gone = (*state.gone, state.waiting[worker])
         state = replace(state, waiting=state.waiting.without(worker), gone=gone)

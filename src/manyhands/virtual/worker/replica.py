@@ -87,7 +87,7 @@ class VirtualReplica:
         self.servers = servers
         self.terms = terms
         self.versions = [0] * len(self.servers)
-        self.rests = False
+        self.rests = self.pauses = False
         self.refresh: Callable[[], Awaitable[object]] = _nothing
         """Loads the shared parameters, before an evaluation."""
         self.stand_by: Callable[[], Awaitable[object]] = _nothing
@@ -158,7 +158,8 @@ class VirtualReplica:
                     self._log.note_residual()
                     await self._read_shared(cut)
                     self._enter(before)
-                case Nothing():
+                case Nothing(pauses=pauses):
+                    self.pauses = pauses
                     self._enter("idle")
                     return None
                 case Over(stores=stores):
