@@ -122,7 +122,8 @@ class LeaseService:
         self._apart = early is not None
         """Whether workers may have contributed to different rounds: one was lost or came later.
 
-        A round that waits for a worker which is ahead would never end (docs/decisions/0092).
+        A round that waits for a worker which is ahead would never end: see
+        `docs/decisions/0092-pauses.md`.
         """
         self._round = 0
         self._missing: set[str] | None = None
