@@ -9,8 +9,9 @@ import torch
 from virtual_jobs import a_job
 
 from manyhands.verbs import progress
+from manyhands.verbs.asked import Asked
 from manyhands.verbs.progress import shown
-from manyhands.verbs.simulate import Asked, plan
+from manyhands.verbs.simulate import plan
 from support import wait_for
 
 

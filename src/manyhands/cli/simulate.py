@@ -10,7 +10,8 @@ import typer
 from manyhands.cli.exit import leave
 from manyhands.cli.script_job import enter, load_job, paced, read_settings
 from manyhands.failure import RunFailed
-from manyhands.verbs.simulate import Asked, plan
+from manyhands.verbs.asked import Asked
+from manyhands.verbs.simulate import plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

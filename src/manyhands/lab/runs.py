@@ -16,7 +16,8 @@ from manyhands.lab.launcher import Launcher, end, start
 from manyhands.lab.networks.namespaces import check_permitted
 from manyhands.live.devices import devices
 from manyhands.script.user_line import user_line, user_line_of
-from manyhands.verbs.simulate import Asked, plan
+from manyhands.verbs.asked import Asked
+from manyhands.verbs.simulate import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from manyhands.cluster import Cluster
     from manyhands.costs import CodingSpeeds
     from manyhands.protocols import StrategyProtocol
-    from manyhands.verbs.simulate import Asked
+    from manyhands.verbs.asked import Asked
     from manyhands.virtual import ProcessHosts
 
 TIMES: Final = "lognormal(0.1, cv=0.3)"

@@ -21,6 +21,7 @@ from manyhands.strategies import virtual_form
 from manyhands.trace import Setting
 from manyhands.units import bandwidth as read_bandwidth
 from manyhands.units import seconds as read_seconds
+from manyhands.verbs.asked import Asked
 from manyhands.verbs.assumed_values import (
     TIMES,
     assumed_settings,
@@ -50,44 +51,6 @@ _WORKERS = 4
 """Without a cluster."""
 _STRATEGY = "asynchronous()"
 _PLACINGS = ("apart", "colocated")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a script or a command line asks of a virtual run; None where it says nothing."""
-
-    strategy: str | Strategy | None = None
-    workers: int | None = None
-    epochs: float | None = None
-    samples: int | None = None
-    seconds: float | None = None
-    target: str | None = None
-    seed: int | None = None
-    lr: str | float | None = None
-    evaluate_every: str | Every | None = None
-    measures: str | None = None
-    global_batch: int | None = None
-    times: str | Times | None = None
-    slow: tuple[Pace, ...] | None = None
-    stretch: float | None = None
-    """What the times are multiplied by."""
-    bandwidth: str | float | None = None
-    latency: str | float | None = None
-    cores: int | None = None
-    placing: str | None = None
-    hosts: tuple[int, int] | None = None
-    """Of workers, in blocks of ranks, and of servers: where several runs have the same ones."""
-    cluster: str | Cluster | None = None
-    service: str | float | None = None
-    handover: str | float | None = None
-    coding: str | float | CodingSpeeds | None = None
-    detection: str | float | None = None
-    faults: str | Faults | None = None
-    time_only: bool | None = None
-    checkpoint: str | Every | None = None
-    keep: int | None = None
-    resume: str | Path | None = None
-    output: Path | None = None
 
 
 def simulate(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from manyhands.job import Job
-    from manyhands.verbs.simulate import Asked
+    from manyhands.verbs.asked import Asked
     from manyhands.virtual import ProcessHosts
 
 

@@ -13,7 +13,7 @@ from manyhands.lab.planning.candidates import Candidate
 from manyhands.lab.planning.learning import Learning, TimedCandidate
 from manyhands.lab.planning.page import write_page
 from manyhands.lab.planning.timing import PredictedSpeed
-from manyhands.verbs.simulate import Asked
+from manyhands.verbs.asked import Asked
 
 CLUSTER = "4 hosts of 1 worker, 1gbit"
 STRATEGIES = ("single()", "allreduce()", "synchronous()", "asynchronous()", "diloco(every=8)")

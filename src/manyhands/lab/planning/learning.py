@@ -25,7 +25,7 @@ from manyhands.reports.comparison.verdicts.reaching import (
 )
 from manyhands.strategies import placement_of
 from manyhands.strategies import strategy as read_strategy
-from manyhands.verbs.simulate import Asked
+from manyhands.verbs.asked import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from manyhands.lab.planning.candidates import Candidate
     from manyhands.lab.planning.learning import TimedCandidate, TimeToTarget
     from manyhands.pacing import Pace
-    from manyhands.verbs.simulate import Asked
+    from manyhands.verbs.asked import Asked
 
 Change: TypeAlias = "Callable[[Asked], Asked]"
 _FURTHEST: Final = 2.1

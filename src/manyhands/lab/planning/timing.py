@@ -16,8 +16,8 @@ from manyhands.reports.figures.speed import throughput
 from manyhands.reports.figures.worker_shares import uneven_share
 from manyhands.sampling.speed_shares import EVERY
 from manyhands.strategies import placement_of, protocol_of
+from manyhands.verbs.asked import Asked
 from manyhands.verbs.assumed_values import codecs_within
-from manyhands.verbs.simulate import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
 if TYPE_CHECKING:

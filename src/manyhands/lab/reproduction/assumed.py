@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from manyhands.lab.design import Design
     from manyhands.lab.order import PlannedRun
     from manyhands.reports import Comparison
-    from manyhands.verbs.simulate import Asked
+    from manyhands.verbs.asked import Asked
 
 _STEPS: Final = 6
 """Global batches of a run without numbers, or two intervals of a strategy that has some."""

@@ -20,7 +20,8 @@ from manyhands.live.processes.forked_call import end as end_calls
 from manyhands.reports import ending
 from manyhands.script.loading import made
 from manyhands.trace import read
-from manyhands.verbs.simulate import Asked, plan
+from manyhands.verbs.asked import Asked
+from manyhands.verbs.simulate import plan
 
 if TYPE_CHECKING:
     import subprocess

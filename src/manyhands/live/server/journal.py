@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from manyhands.protocols.parts.recovery.server_journal import JournaledCall, ServerJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from manyhands.live.server.journal_storage import Log
     from manyhands.parameters import Holder
@@ -77,17 +77,6 @@ class Journal(ServerJournal):
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
-
-    def snapshot(
-        self,
-        holder: Holder,
-        state: ServerState,
-        done: Mapping[str, int],
-        waiting: Sequence[tuple[str, int]],
-    ) -> None:
-        """Write the state, and reuse the log from its start."""
-        self.settle()
-        super().snapshot(holder, state, done, waiting)
 
     def close(self) -> None:
         """Release files and memory."""

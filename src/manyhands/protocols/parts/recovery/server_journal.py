@@ -152,6 +152,9 @@ class ServerJournal:
         self._log.write_head(self._index, _SUM.pack(zlib.crc32(head + body)) + head + body)
         self._index += 1
 
+    def settle(self) -> None:
+        """Wait until all calls are written; here they are, when `write` returns."""
+
     def snapshot(
         self,
         holder: Holder,
@@ -160,6 +163,7 @@ class ServerJournal:
         waiting: Sequence[tuple[str, int]],
     ) -> None:
         """Write the state, and reuse the log from its start."""
+        self.settle()
         tensors, scalars = holder.state()
         facts = {
             "generation": self._generation + 1,
