@@ -4,6 +4,8 @@
     python -m benchmarks.process_faults --hosts 1 --strategies "allreduce(); asynchronous()"
     python -m benchmarks.process_faults --keep           # and writes the tables of docs/faults.md
 
+With `--keep`, cells that are not measured this time stay as they were stored.
+
 A run suffers one fault after the other, each when it has got over the one before. Of each the
 seconds are measured until the process is gone, and until all workers train again. A fault passes if
 the process is named, if it is gone, and replaced, within the patience and 5 s, if the terminal is
@@ -32,7 +34,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks.figures import keep, report
+from benchmarks.figures import keep, kept, report
 from manyhands.reports import Run
 from manyhands.reports.figures.speed import accounting
 
@@ -395,11 +397,11 @@ class Trial:
         if self.first.process.returncode != 0:
             return "the run failed: " + " / ".join(line for _, line in self.first.lines[-6:])
         run = Run(self.folder / "run")
-        kept = accounting(run.trace)
+        counted = accounting(run.trace)
         if not (self.folder / "run" / "model.safetensors").exists():
             return "no model"
-        if run.samples != SAMPLES or kept.lost:
-            return f"{run.samples} of {SAMPLES} samples seen, {kept.lost} lost"
+        if run.samples != SAMPLES or counted.lost:
+            return f"{run.samples} of {SAMPLES} samples seen, {counted.lost} lost"
         return ""
 
     def end(self) -> None:
@@ -514,6 +516,18 @@ def write_page(cells: list[Cell], page: Path = PAGE) -> None:
     page.write_text(text, encoding="utf-8")
 
 
+def with_stored(cells: list[Cell]) -> list[Cell]:
+    """The cells, and those of earlier runs that were not measured again."""
+    stored = kept("process_faults")["figures"]["cells"]
+    known = {_place(cell): cell for cell in (Cell(**one) for one in stored)}
+    known |= {_place(cell): cell for cell in cells}
+    return [known[place] for place in sorted(known)]
+
+
+def _place(cell: Cell) -> tuple[int, str, str, str]:
+    return cell.hosts, cell.strategy, cell.process, cell.fault
+
+
 def main() -> None:
     """Measure, report and store."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -548,8 +562,13 @@ def main() -> None:
         print(line_of(cell))
     print(f"{told['passed']} of {len(cells)} faults passed, {derived} do not exist")
     if asked.keep:
+        every = with_stored(cells)
+        told |= {
+            "cells": [asdict(cell) for cell in every],
+            "passed": sum(cell.passed for cell in every),
+        }
         keep("process_faults", told)
-        write_page(cells)
+        write_page(every)
     else:
         report("process_faults", {key: value for key, value in told.items() if key != "cells"})
     sys.exit(bool(failed))
