@@ -59,6 +59,7 @@ from manyhands.cli.options import (
 )
 from manyhands.cli.script_command import ScriptCommand
 from manyhands.files.standard_streams import outlast_unwritable
+from manyhands.live.processes.parent_death import signals_raise
 
 app = typer.Typer(
     name="manyhands",
@@ -513,6 +514,7 @@ def main() -> None:
     outlast_unwritable()
     check_folder()
     try:
-        app()
+        with signals_raise():
+            app()
     except Exception as error:  # noqa: BLE001 - of the user's script, or a defect
         sys.exit(show(error))

@@ -21,6 +21,11 @@ TRACE = "trace"
 EARLIER = "earlier"
 """The subfolder of a run's folder with what earlier attempts wrote, but for the checkpoints."""
 
+LOGS = "logs"
+"""The subfolder of a run's folder with what its processes printed."""
+_BEGUN = b'"training",{}]'
+"""The event of a worker that trains, as it stands in its trace."""
+
 
 def stamp() -> str:
     """Date and time, for the name of a folder."""
@@ -73,6 +78,31 @@ def release(folder: Path) -> None:
     for path in (folder / TRACE, folder):
         with contextlib.suppress(OSError):
             path.rmdir()
+
+
+def free_again(folder: Path) -> Path | None:
+    """Let another run have the folder of one that never began; where its logs are, if it has any.
+
+    A run has begun when a worker trains.
+    """
+    release(folder)
+    traces = (folder / TRACE).glob("worker-*.jsonl")
+    if not (folder / TRACE).is_dir() or any(_BEGUN in trace.read_bytes() for trace in traces):
+        return None
+    aside = new_place(folder / EARLIER)
+    for name in (TRACE, LOGS):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).rename(aside / name)
+    return aside
+
+
+def new_place(earlier: Path) -> Path:
+    """A new subfolder for what an attempt wrote: 1, 2, 3 ..."""
+    for number in itertools.count(1):
+        with contextlib.suppress(FileExistsError):
+            (earlier / str(number)).mkdir(parents=True)
+            return earlier / str(number)
+    raise AssertionError  # itertools.count never ends
 
 
 @contextlib.contextmanager

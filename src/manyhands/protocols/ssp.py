@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - states are written down and read
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import ClassVar, Literal
 
 from manyhands.endpoint import Parameters, Pull, Push, Rest, Terms
@@ -37,6 +38,10 @@ class Clocks(ServerState):
     def slowest(self) -> int:
         """The clock of the slowest present worker."""
         return min(self.at, default=0)
+
+    def with_present(self, workers: frozenset[str]) -> Clocks:
+        """This state with a clock for each of the workers, some of which rested."""
+        return reduce(_joined, sorted(workers), self)
 
 
 @dataclass(frozen=True, repr=False)

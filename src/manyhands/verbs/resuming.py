@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.strategies import Strategy
 
-_UNIMPORTANT: Final = ("checkpoint", "epochs", "samples", "seconds", "target", "durability")
-"""Settings that may differ without a word: when to stop, and when to store."""
+_UNIMPORTANT: Final = (
+    *("checkpoint", "epochs", "samples", "seconds", "target", "durability", "start"),
+)
+"""Settings that may differ without a word: when to stop, when to store, and the initial weights,
+which a run that continues takes from its checkpoint."""
 
 
 def find_checkpoint(asked: str | Path | None, output: Path | None, job: Job) -> Checkpoint | None:

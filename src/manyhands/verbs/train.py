@@ -16,7 +16,7 @@ from manyhands.cluster import Cluster
 from manyhands.failure import Refused, RunFailed, refusing
 from manyhands.faults import Faults
 from manyhands.files.checkpoints.attempts import set_aside
-from manyhands.files.run_folders import check_free, claim, new_folder, release, stamp
+from manyhands.files.run_folders import check_free, claim, new_folder, stamp
 from manyhands.files.standard_streams import unwritable_ignored
 from manyhands.job import Job
 from manyhands.live.agent.agent import launch
@@ -45,6 +45,7 @@ from manyhands.verbs.server_hosts import (
     servers_on_hosts,
     words_for_hosts,
 )
+from manyhands.verbs.unbegun import freeing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -296,13 +297,8 @@ def train_from(
             patience=command.patience,
             quiet=command.quiet,
         )
-        try:
-            with calling(override(job, plan.overrides), folder):
-                launch(request)
-        except Refused:
-            release(folder)
-            _folders.discard(folder)
-            raise
+        with freeing(folder, _folders), calling(override(job, plan.overrides), folder):
+            launch(request)
     run = Run(
         folder,
         worker=torchrun.rank() if torchrun.is_torchrun() else 0,

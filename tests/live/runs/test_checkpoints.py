@@ -256,6 +256,16 @@ def test_a_run_that_is_told_to_end_stores_a_checkpoint_first(run_script, number)
 
 
 @pytest.mark.slow
+def test_a_run_that_is_continued_twice_with_the_same_settings_names_no_change(run_script) -> None:
+    for name, samples, before in (("a", 48, ""), ("b", 96, "a"), ("c", 144, "b")):
+        given = (f"samples={samples}", *([f"resume={before}"] if before else []))
+        run = run_script(SCRIPT, "ssp()", "2", name, *given)
+        assert run.finish() == 0, run.text()
+        assert ("continues from" in run.text()) == bool(before)
+        assert "changed since" not in run.text()
+
+
+@pytest.mark.slow
 def test_the_first_checkpoint_may_be_the_one_before_leaving(run_script) -> None:
     text = SCRIPT.replace("mh.every(steps=4, to", "mh.every(seconds=3600, to")
     started = run_script(text, "allreduce()", "2", "run", PAUSE="0.05")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from manyhands.files.checkpoints.manifest import CHECKPOINTS
 from manyhands.files.checkpoints.writing import sweep
-from manyhands.files.run_folders import EARLIER
+from manyhands.files.run_folders import EARLIER, new_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +25,6 @@ def make_room(folder: Path) -> None:
     """Set aside what an attempt wrote into the folder of its run, except the checkpoints."""
     sweep(folder / CHECKPOINTS)
     old = [path for path in folder.iterdir() if path.name not in (CHECKPOINTS, EARLIER)]
-    for number in itertools.count(1):
-        aside = folder / EARLIER / str(number)
-        if not aside.exists():
-            break
-    aside.mkdir(parents=True)
+    aside = new_place(folder / EARLIER)
     for path in old:
         path.rename(aside / path.name)

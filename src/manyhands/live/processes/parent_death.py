@@ -20,6 +20,8 @@ _PR_GET_CHILD_SUBREAPER = 37
 _adopting = threading.Lock()
 LEAVING = (KeyboardInterrupt, SystemExit)
 """What Ctrl-C and, within `signals_raise`, signals raise."""
+_arrived: list[int] = []
+"""The signals that have arrived within `signals_raise`."""
 
 
 def die_with(parent: int, death: signal.Signals) -> None:
@@ -68,20 +70,37 @@ def _adopts(libc: ctypes.CDLL) -> int | None:
 def signals_raise() -> Iterator[None]:
     """Turn SIGTERM, SIGUSR1 and SIGHUP into SystemExit, so that the run's processes are ended.
 
-    A scheduler sends SIGTERM, or SIGUSR1 some time before it, a closed terminal SIGHUP; Ctrl-C
-    raises an exception already.
+    A scheduler sends SIGTERM, or SIGUSR1 some time before it, a closed terminal SIGHUP, unless it
+    is ignored (nohup); Ctrl-C raises an exception already. The outermost of nested contexts says
+    which signal it was. A signal whose exception was lost, as in a function that the interpreter
+    calls, raises it again where the next context begins.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    kept = {number: signal.signal(number, leave) for number in numbers}
+    if signal.getsignal(signal.SIGTERM) is _leave:
+        if _arrived:
+            sys.exit(128 + _arrived[0])
+        yield
+        return
+    numbers = [signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    kept = {number: signal.signal(number, _leave) for number in numbers}
     try:
         yield
+    except SystemExit:
+        if _arrived:
+            words = f"manyhands: ended by {signal.Signals(_arrived[0]).name}"
+            with contextlib.suppress(OSError):
+                print(f"{words}; all processes are ended", file=sys.stderr, flush=True)
+        raise
     finally:
+        _arrived.clear()
         for number, handler in kept.items():
             signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    _arrived.append(number)
+    sys.exit(128 + number)

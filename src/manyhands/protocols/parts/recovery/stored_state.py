@@ -7,13 +7,13 @@ way, and no call is open.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from manyhands.files.checkpoints.parts import MemberState
 from manyhands.protocols.parts.recovery.encoded_state import plain_state, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from manyhands.protocols.compression.worker import CodedEndpoint
     from manyhands.protocols.protocol import ServerState
 
+S = TypeVar("S", bound="ServerState")
 _OF_CALLERS: Final = ("remembered ", "reference ")
 """What a server keeps for single callers, who are others after a run was continued."""
 
@@ -61,9 +62,20 @@ def continue_server(
     numbers = {name: one for name, one in values["optimizer"].items() if name != "references"}
     holder.restore(kept, numbers)
     state = read_state(values["state"], type(first))
+    return with_all(state, first)
+
+
+def with_all(state: S, first: S) -> S:
+    """The state with all workers present, as in `first`, which is that of a run that begins.
+
+    Workers without samples rested at the cut. A state that has more about the workers that are
+    present than their names has a method `with_present`.
+    """
     present = getattr(first, "present", None)
-    # Workers without samples rested at the cut; in a run that begins, all are present.
-    return state if present is None else replace(state, present=present)  # type: ignore[call-arg]
+    if present is None:
+        return state
+    own: Callable[[frozenset[str]], S] | None = getattr(state, "with_present", None)
+    return replace(state, present=present) if own is None else own(present)  # type: ignore[call-arg]
 
 
 def worker_tensors(
