@@ -6,6 +6,10 @@ engine for tables of any kind, on which ours run.
 
 Two workers each on Gloo, one thread per worker. Both sides are alive all the time and take turns
 in ABBA blocks; the figure is the median over blocks of ours / bare, with a 95 % interval.
+
+    python -m benchmarks.overhead --before ../before     # another checkout, with its own .venv
+
+With `--before`, Manyhands as it is in that checkout takes the place of the bare script.
 """
 
 import argparse
@@ -35,41 +39,17 @@ SIDES = dict.fromkeys(("pipeline", "pipeline_table"), "benchmarks.pipeline")
 
 
 @contextlib.contextmanager
-def started(what: str, folder: Path, scripts: str) -> Iterator[tuple[Side, Side]]:
+def started(
+    what: str, folder: Path, scripts: str, before: Path | None = None
+) -> Iterator[tuple[Side, Side]]:
     """Both sides, ready; their processes are ended at the end, whatever happens."""
     bare, ours = Side("bare", folder), Side("ours", folder)
-    common = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OVERHEAD_OF": what,
-        "OVERHEAD_OUTPUT": str(folder / "run"),
-    }
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", f"{scripts}_bare"],
-            env={
-                **common,
-                "TURNSTILE": bare.path,
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "GLOO_SOCKET_IFNAME": "lo",
-            },
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    processes.append(
-        subprocess.Popen(
-            [sys.executable, "-m", f"{scripts}_ours"],
-            env={**common, "TURNSTILE": ours.path},
-            text=True,
-            stderr=subprocess.DEVNULL,
-        )
-    )
+    common = {**os.environ, "OMP_NUM_THREADS": "1", "OVERHEAD_OF": what}
+    if before is not None:
+        processes = [_manyhands(before, scripts, common, bare, folder)]
+    else:
+        processes = _bare(scripts, common, bare)
+    processes.append(_manyhands(None, scripts, common, ours, folder))
     try:
         bare.wait_ready(processes)
         ours.wait_ready(processes)
@@ -81,11 +61,51 @@ def started(what: str, folder: Path, scripts: str) -> Iterator[tuple[Side, Side]
             process.wait()
 
 
-def measure(what: str, steps: int, blocks: int, scripts: str) -> dict[str, object]:
+def _manyhands(
+    checkout: Path | None, scripts: str, common: dict[str, str], side: Side, folder: Path
+) -> subprocess.Popen[str]:
+    """The script on Manyhands, of this checkout or of another one."""
+    python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
+    return subprocess.Popen(
+        [python, "-m", f"{scripts}_ours"],
+        cwd=checkout,
+        env={**common, "TURNSTILE": side.path, "OVERHEAD_OUTPUT": str(folder / side.name)},
+        text=True,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _bare(scripts: str, common: dict[str, str], side: Side) -> list[subprocess.Popen[str]]:
+    """The two processes of the bare script."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", f"{scripts}_bare"],
+            env={
+                **common,
+                "TURNSTILE": side.path,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "GLOO_SOCKET_IFNAME": "lo",
+            },
+            text=True,
+        )
+        for rank in range(2)
+    ]
+
+
+def measure(
+    what: str, steps: int, blocks: int, scripts: str, before: Path | None = None
+) -> dict[str, object]:
     """The two scripts named so, `_bare` and `_ours`, which are told what to do."""
     ratios, bare_rates, our_rates = [], [], []
-    with tempfile.TemporaryDirectory() as name, started(what, Path(name), scripts) as sides:
-        bare, ours = sides
+    with (
+        tempfile.TemporaryDirectory() as name,
+        started(what, Path(name), scripts, before) as (bare, ours),
+    ):
         bare.rate(steps)
         ours.rate(steps)
         for _ in range(blocks):
@@ -101,7 +121,7 @@ def measure(what: str, steps: int, blocks: int, scripts: str) -> dict[str, objec
             ratios.append((1 / first + 1 / fourth) / (1 / second + 1 / third))
         median, low, high = median_interval(ratios)
     print(
-        f"{what:16} bare {median_interval(bare_rates)[0]:7.2f} steps/s   "
+        f"{what:16} {'before' if before else 'bare'} {median_interval(bare_rates)[0]:7.2f} steps/s   "
         f"ours {median_interval(our_rates)[0]:7.2f} steps/s   "
         f"ratio {median:.3f}  (95 %: {low:.3f} … {high:.3f}, {blocks} ABBA blocks)"
     )
@@ -121,15 +141,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer blocks")
     parser.add_argument("--only", choices=STEPS, help="one model")
     parser.add_argument("--blocks", type=int, default=20, help="more of them narrow the interval")
+    parser.add_argument("--before", type=Path, help="another checkout, in place of the script")
     chosen = parser.parse_args()
+    before = None if chosen.before is None else chosen.before.resolve()
     blocks = 4 if chosen.quick else chosen.blocks
     print("2 workers on each side, one thread each, taking turns")
     models = [chosen.only] if chosen.only else [*STEPS]
     figures = {
-        model: measure(model, STEPS[model], blocks, SIDES.get(model, "benchmarks.overhead"))
+        model: measure(model, STEPS[model], blocks, SIDES.get(model, "benchmarks.overhead"), before)
         for model in models
     }
-    report("overhead", figures)
+    report("overhead" if before is None else "overhead_before", figures)
 
 
 if __name__ == "__main__":
