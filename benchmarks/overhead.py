@@ -120,8 +120,9 @@ def measure(
             # Rates over equal numbers of steps: their times add up, not their rates.
             ratios.append((1 / first + 1 / fourth) / (1 / second + 1 / third))
         median, low, high = median_interval(ratios)
+    other = "bare" if before is None else "before"
     print(
-        f"{what:16} {'before' if before else 'bare'} {median_interval(bare_rates)[0]:7.2f} steps/s   "
+        f"{what:16} {other} {median_interval(bare_rates)[0]:7.2f} steps/s   "
         f"ours {median_interval(our_rates)[0]:7.2f} steps/s   "
         f"ratio {median:.3f}  (95 %: {low:.3f} … {high:.3f}, {blocks} ABBA blocks)"
     )
