@@ -55,6 +55,7 @@ Results:
     PieceTime       what a piece of the model takes, in a calibration
     CalibratedHost  a host of it, with its links (CalibratedLink, CalibratedSum)
     Plan            what plan returns: a ranking (PlannedStrategy, TimeToTarget, LeftOut, Rule)
+    Failures        how often a plan's workers are lost, and what is left of the speed (Goodput)
     Assumption      a value that a plan or a simulation took, because nothing gave or measured it
     Searched        what search returns: all trials, and the best (Trial, TrialResult)
     reports         the figures of runs and comparisons
@@ -113,6 +114,8 @@ if TYPE_CHECKING:
     )
     from manyhands.lab.compare import Compared, compare
     from manyhands.lab.planning import (
+        Failures,
+        Goodput,
         LeftOut,
         Plan,
         PlannedStrategy,
@@ -158,8 +161,10 @@ __all__ = [
     "EarlyStopping",
     "EvaluationPoints",
     "Every",
+    "Failures",
     "Fault",
     "Faults",
+    "Goodput",
     "Host",
     "Job",
     "LRSchedule",
@@ -276,6 +281,8 @@ _HOME = {
     "Calibration": "manyhands.lab.calibration",
     "ComputeTime": "manyhands.lab.calibration",
     "calibrate": "manyhands.lab.calibration",
+    "Failures": "manyhands.lab.planning",
+    "Goodput": "manyhands.lab.planning",
     "LeftOut": "manyhands.lab.planning",
     "Plan": "manyhands.lab.planning",
     "PlannedStrategy": "manyhands.lab.planning",

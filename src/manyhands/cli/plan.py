@@ -21,7 +21,17 @@ from manyhands.lab.calibration.several_hosts import measure_hosts, places
 from manyhands.lab.doctor.calibrated_hosts import compared, mbits
 from manyhands.lab.planning import plan as make_plan
 from manyhands.lab.planning.commands import PlannedJob, command_of
-from manyhands.lab.planning.page import RANGE_WORDS, limit_words, tried_words, write_page
+from manyhands.lab.planning.objective import Extras
+from manyhands.lab.planning.page import (
+    RANGE_WORDS,
+    failure_words,
+    goodput_words,
+    is_priced,
+    limit_words,
+    price_words,
+    tried_words,
+    write_page,
+)
 from manyhands.pacing import Pace
 from manyhands.verbs.progress import shown
 
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
     from manyhands.lab.planning import Plan, PlannedStrategy
 
 _WIDTH = 100
+_EXTRAS = ("failures", "checkpoint", "price", "start_up", "by")
+"""Options about failures and prices."""
 _MOST = 5
 """Reasons that are shown of strategies that were left out."""
 
@@ -60,6 +72,8 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
         # Read before anything is measured, which takes a minute.
         where = None if options["cluster"] is None else Cluster.parse(options["cluster"])
         slow = tuple(map(Pace.read, options["slow"] or ()))
+        extras = {name: options[name] for name in _EXTRAS}
+        Extras.read(**extras)
         if options["assume"] is not None:
             known = assume(job, options["assume"])
         elif options["calibration"] is not None:
@@ -78,7 +92,7 @@ def plan(script: Path, arguments: list[str], options: Mapping[str, Any]) -> None
                 coding=options["coding"],
                 target=options["target"],
                 budget=options["budget"],
-                price=options["price"],
+                **extras,
                 rules=options["rules"],
                 tell=standing.append,
             )
@@ -114,6 +128,10 @@ def _result(found: Plan, about: PlannedJob) -> dict[str, Any]:
         "verdict": found.verdict,
         "cluster": found.cluster,
         "target": found.target,
+        "by": found.by,
+        "failures": None if found.failures is None else asdict(found.failures),
+        "checkpoint": found.checkpoint,
+        "samples": found.samples,
         "ranking": [
             asdict(one) | {"command": command_of(found, one, about)} for one in found.ranking
         ],
@@ -174,21 +192,11 @@ def _link(link: CalibratedLink) -> str:
 
 
 def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("strategy")
     timed = any(one.to_target is not None for one in found.ranking)
-    priced = options["price"] is not None
-    columns = ["workers", *(["s to target", "from", "to", "runs"] if timed else [])]
-    columns += ["samples/s", *([] if timed else ["from", "to"]), *(["price"] if priced else [])]
-    for column in columns:
-        table.add_column(column, justify="right")
-    table.add_column("limited by")
-    for one in found.ranking:
-        figures = _figures(one, timed, priced)
-        table.add_row(one.strategy, str(one.workers), *figures, limit_words(one))
-    _console().print(table)
-    for note in found.notes:
-        typer.echo(note)
+    _console().print(_ranking(found, timed=timed))
+    for words in (failure_words(found), price_words(found), *found.notes):
+        if words:
+            typer.echo(words)
     for left in found.left_out[:_MOST]:
         typer.echo(f"left out: {left.strategy}: {left.why}")
     if len(found.left_out) > _MOST:
@@ -218,15 +226,32 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     typer.echo(RANGE_WORDS)
 
 
+def _ranking(found: Plan, *, timed: bool) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("strategy")
+    priced = is_priced(found)
+    columns = ["workers", *(["s to target", "from", "to", "runs"] if timed else [])]
+    columns += ["samples/s", *([] if timed else ["from", "to"])]
+    columns += [*(["goodput"] if found.failures else []), *(["price"] if priced else [])]
+    for column in columns:
+        table.add_column(column, justify="right")
+    table.add_column("limited by")
+    for one in found.ranking:
+        figures = _figures(one, timed, priced)
+        table.add_row(one.strategy, str(one.workers), *figures, limit_words(one))
+    return table
+
+
 def _figures(one: PlannedStrategy, timed: bool, priced: bool) -> list[str]:
     speeds = [f"{value:,.0f}" for value in (one.rate, one.least, one.most)]
-    price = ["" if one.price is None else f"{one.price:.3g}"] if priced else []
+    more = [goodput_words(one)] if one.goodput is not None else []
+    more += ["" if one.price is None else f"{one.price:.3g}"] if priced else []
     if not timed:
-        return [*speeds, *price]
+        return [*speeds, *more]
     time = one.to_target
     each = (None, None, None) if time is None else (time.seconds, one.least, one.most)
     shown = ["" if value is None else f"{value:,.3g}" for value in each]
-    return [*shown, "" if time is None else time.share, speeds[0], *price]
+    return [*shown, "" if time is None else time.share, speeds[0], *more]
 
 
 def _console() -> Console:

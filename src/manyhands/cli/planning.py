@@ -4,7 +4,7 @@ What they do is loaded only when one is called, as in `manyhands.cli.app`.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,7 +17,6 @@ from manyhands.cli.options import (
     KeyFile,
     Listen,
     Output,
-    Price,
     Script,
     Slow,
     Strategy,
@@ -140,7 +139,38 @@ def plan(
     budget: Annotated[
         float, typer.Option(min=0, help="Seconds for training virtually, with --target.")
     ] = 120.0,
-    price: Price = None,
+    failures: Annotated[
+        str | None,
+        typer.Option(
+            help="How often a worker is lost: 'every 6h', 'every 6h, back after 2min'. Rank by the "
+            "speed that is left, the goodput."
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="With --failures: how often checkpoints are stored, as in '10min, 10s in memory'. "
+            "Default: the job's, or 10min."
+        ),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Price of a worker for an hour. All workers of a host are paid for, and hosts of "
+            "servers alone.",
+        ),
+    ] = None,
+    start_up: Annotated[
+        str | None,
+        typer.Option(
+            help="With --price: what is paid for before a run trains, as in '3min'. Default: 3.2s."
+        ),
+    ] = None,
+    by: Annotated[
+        Literal["time", "cost"],
+        typer.Option(help="Rank by time (speed, or with --target the time to it) or by cost."),
+    ] = "time",
     rules: Annotated[
         bool, typer.Option("--rules", help="Try the field's rules of thumb on this job, too.")
     ] = False,
@@ -166,7 +196,11 @@ def plan(
         "coding": coding,
         "target": target,
         "budget": budget,
+        "failures": failures,
+        "checkpoint": checkpoint,
         "price": price,
+        "start_up": start_up,
+        "by": by,
         "rules": rules,
         "output": output,
         "job": job,

@@ -12,6 +12,7 @@ from manyhands.cluster import Cluster
 from manyhands.lab.planning.candidates import Candidate
 from manyhands.lab.planning.learning import Learning, TimedCandidate
 from manyhands.lab.planning.page import write_page
+from manyhands.lab.planning.prices import STARTS
 from manyhands.lab.planning.timing import PredictedSpeed
 from manyhands.verbs.asked import Asked
 
@@ -113,15 +114,15 @@ def test_the_soonest_is_first_and_has_a_price(plan: mh.Plan) -> None:
     assert times == sorted(times)
     for one in plan.ranking:
         assert one.to_target is not None
-        assert one.price == pytest.approx(one.workers * one.to_target.seconds)
+        assert one.price == pytest.approx(one.workers * (STARTS + one.to_target.seconds), rel=0.02)
     assert "accuracy >= 0.95 in" in plan.verdict
 
 
-def test_a_price_without_a_target_is_that_of_a_million_samples() -> None:
-    ranking = planned(("allreduce()",), target=None, price=3600.0).ranking
+def test_a_price_without_a_target_is_that_of_the_jobs_samples() -> None:
+    ranking = planned(("allreduce()",), target=None, price=3600.0, start_up=0.0).ranking
     assert {(one.strategy, one.workers) for one in ranking} == {("single()", 1), ("allreduce()", 4)}
     for one in ranking:
-        assert one.price == pytest.approx(one.workers * 1e6 / one.rate)
+        assert one.price == pytest.approx(one.workers * 8 * 512 / one.rate, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from manyhands.cluster import Cluster
-    from manyhands.lab.planning.ranking import Plan, PlannedStrategy
+    from manyhands.lab.planning.planned import PlannedStrategy
+    from manyhands.lab.planning.ranking import Plan
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ def command_of(plan: Plan, one: PlannedStrategy, about: PlannedJob) -> str:
     for pace in plan.slow:
         if pace.worker is None or pace.worker < one.workers:
             words += ["--slow", str(pace)]
+    goes_back = one.goodput is not None and one.goodput.effect == "goes back"
+    if plan.checkpoint is not None and goes_back:
+        words += ["--checkpoint", plan.checkpoint]
     if plan.target is not None:
         words += ["--target", plan.target]
     return shlex.join([*words, *(["--", *about.arguments] if about.arguments else [])])

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from manyhands.assumptions import Assumption
-    from manyhands.lab.planning.ranking import Plan, PlannedStrategy
+    from manyhands.lab.planning.planned import PlannedStrategy
+    from manyhands.lab.planning.ranking import Plan
 
 _STYLE: Final = """
 .plan td, .plan th { padding: .3rem .8rem; text-align: left; vertical-align: middle; }
@@ -44,8 +45,58 @@ RANGE_WORDS: Final = (
 
 
 def limit_words(one: PlannedStrategy) -> str:
-    """What limits a strategy, and what was assumed of it."""
-    return f"{one.limit}; {', '.join(one.assumed)} assumed" if one.assumed else one.limit
+    """What limits a strategy, what was assumed of it, and what the loss of a worker does to it."""
+    words = f"{one.limit}; {', '.join(one.assumed)} assumed" if one.assumed else one.limit
+    return words if one.goodput is None else f"{words}; {one.goodput.words}"
+
+
+def goodput_words(one: PlannedStrategy) -> str:
+    """What failures leave of the speed; empty without failures.
+
+    Args:
+        one: the strategy.
+    """
+    return "" if one.goodput is None else f"{100 * one.goodput.fraction:.4g} %"
+
+
+def failure_words(plan: Plan) -> str:
+    """How often a worker is lost, and what the figures mean; empty without failures.
+
+    Args:
+        plan: the plan.
+    """
+    if plan.failures is None:
+        return ""
+    return (
+        f"A worker is lost {plan.failures}, each on its own. Goodput is what this leaves of the "
+        "speed, by which strategies are ranked; samples per second, seconds, from and to are those "
+        "without failures."
+    )
+
+
+def is_priced(plan: Plan) -> bool:
+    """Whether its strategies have a price.
+
+    Args:
+        plan: the plan.
+    """
+    return any(one.price is not None for one in plan.ranking)
+
+
+def price_words(plan: Plan) -> str:
+    """What prices are of, and what is in them; empty without prices.
+
+    Args:
+        plan: the plan.
+    """
+    if plan.samples is None or not is_priced(plan):
+        return ""
+    of = f"{plan.samples:,} samples" if plan.target is None else f"a run until {plan.target}"
+    failing = "" if plan.failures is None else ", failures included"
+    return (
+        f"Price: of {of}{failing}, from the start on; all workers of every host that is needed are "
+        "paid for, and hosts of servers alone."
+    )
 
 
 def tried_words(found: Sequence[Assumption]) -> str:
@@ -72,6 +123,9 @@ def write_page(plan: Plan, path: Path | str, command: str = "") -> Path:
 
 def _sections(plan: Plan) -> list[Markup]:
     found = [_ranking(plan)]
+    about = [words for words in (failure_words(plan), price_words(plan)) if words]
+    if about:
+        found.append(_listed("Failures and prices", [joined(words) for words in about]))
     if plan.cautions:
         found.append(_listed("Cautions", [joined(words) for words in plan.cautions]))
     if plan.assumptions:
@@ -108,12 +162,14 @@ def _ranking(plan: Plan) -> Markup:
     titles = ["strategy", "workers", what, "", "limited by"]
     if by_time:
         titles[3:3] = ["reached in runs", "samples per second"]
-    priced = any(one.price is not None for one in plan.ranking)
+    failing = plan.failures is not None
+    if failing:
+        titles.insert(-2, "goodput")
+    priced = is_priced(plan)
     if priced:
-        titles.append("price" if by_time else "price of a million samples")
-    rows = [
-        _row(one, most, by_time=by_time, priced=priced, is_best=one in best) for one in plan.ranking
-    ]
+        titles.append("price" if by_time or plan.samples is None else f"price of {plan.samples:,}")
+    shown = {"by_time": by_time, "priced": priced, "failing": failing}
+    rows = [_row(one, most, is_best=one in best, **shown) for one in plan.ranking]
     head = element("tr", *(element("th", title) for title in titles))
     return element(
         "section",
@@ -138,7 +194,13 @@ def _ends(
 
 
 def _row(
-    one: PlannedStrategy, most: float, *, by_time: bool, priced: bool, is_best: bool
+    one: PlannedStrategy,
+    most: float,
+    *,
+    by_time: bool,
+    priced: bool,
+    failing: bool,
+    is_best: bool,
 ) -> Markup:
     mean, low, high = _ends(one, by_time=by_time)
     bar: Markup = Markup()
@@ -163,11 +225,15 @@ def _row(
             if by_time
             else []
         ),
+        *(
+            [element("td", goodput_words(one), class_="figure", data_title="goodput")]
+            if failing
+            else []
+        ),
         element("td", bar, class_="scale"),
         element("td", limit_words(one), data_title="limited by"),
     ]
     if priced:
-        cells.append(
-            element("td", "" if one.price is None else f"{one.price:.3g}", class_="figure")
-        )
+        price = "" if one.price is None else f"{one.price:.3g}"
+        cells.append(element("td", price, class_="figure", data_title="price"))
     return element("tr", *cells, class_="best" if is_best else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from manyhands.lab.planning.candidates import (
     numbers_of_workers,
     simplicity,
 )
-from manyhands.lab.planning.cautions import learning_cautions
+from manyhands.lab.planning.cautions import ending_cautions, learning_cautions
 from manyhands.lab.planning.learning import Learning, TimedCandidate, TimeToTarget
+from manyhands.lab.planning.objective import Extras
+from manyhands.lab.planning.planned import PlannedStrategy
 from manyhands.lab.planning.rules import Rule, Rules
 from manyhands.lab.planning.sensitivity import unmeasured_codecs, with_consequences
 from manyhands.lab.planning.timing import expected_range, for_payload, predict, uneven
@@ -30,69 +33,20 @@ from manyhands.script import loading as scripts
 from manyhands.units import bandwidth as read_bandwidth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from manyhands.assumptions import Assumption
+    from manyhands.intervals import Every
     from manyhands.job import Job
+    from manyhands.lab.planning.failures import Failures
+    from manyhands.lab.planning.objective import Objective
+    from manyhands.lab.planning.planned import By
 
-MARGIN: Final = 0.05
-"""Predictions that differ by less than this cannot be told apart, whatever their spread."""
 BUDGET: Final = 120.0
 """Seconds for virtual runs with real gradients."""
 _FIRST: Final = 5
 """How many of the fastest are looked at for a worker that does most of the work."""
-_MILLION: Final = 1e6
-
-
-@dataclass(frozen=True)
-class PlannedStrategy:
-    """A strategy of a plan, with its predicted speed.
-
-    Example:
-        >>> import manyhands as mh
-        >>> one = mh.PlannedStrategy("allreduce()", 4, 980.0, 970.0, 990.0, "computing")
-        >>> two = mh.PlannedStrategy("gossip()", 4, 1000.0, 990.0, 1010.0, "computing")
-        >>> one.resembles(two)
-        True
-    """
-
-    strategy: str
-    workers: int
-    rate: float
-    """Samples per second."""
-    low: float
-    high: float
-    limit: str
-    """Without what it would be clearly faster: the network, or slower workers; or computing."""
-    to_target: TimeToTarget | None = None
-    """How long until the target, if one was given and the strategy reached it in virtual runs."""
-    price: float | None = None
-    """Of the training until the target, or else of a million samples."""
-    least: float = 0.0
-    """Within `least` and `most` nine of ten real runs are expected: the range over repeats with the
-    measured error of predictions. Of what the plan is ranked by: samples per second, or seconds to
-    the target."""
-    most: float = 0.0
-    assumed: tuple[str, ...] = ()
-    """What its prediction takes from elsewhere: speeds of codecs that were not measured here."""
-
-    def resembles(self, other: PlannedStrategy) -> bool:
-        """Whether the predictions of two cannot be told apart.
-
-        Args:
-            other: the other one.
-        """
-        mine, its = self.to_target, other.to_target
-        if (mine is None) != (its is None):
-            return False
-        if mine is not None and its is not None:
-            if mine.share != its.share:
-                return False
-            overlap = mine.low <= its.high and its.low <= mine.high
-            return overlap or abs(mine.seconds / its.seconds - 1) < MARGIN
-        overlap = self.low <= other.high and other.low <= self.high
-        return overlap or abs(self.rate / other.rate - 1) < MARGIN
 
 
 @dataclass(frozen=True)
@@ -123,6 +77,15 @@ class Plan:
     """The cluster, with its links as they were declared; None if it is not known."""
     slow: tuple[Pace, ...] = ()
     """The workers that were asked to be slower than the others."""
+    by: By = "time"
+    """What it is ranked by: the time (speed, or time to the target), or the cost."""
+    samples: int | None = None
+    """The samples that prices are of, without a target: the job's, or a million if it does not say
+    how many."""
+    failures: Failures | None = None
+    """How often a worker is lost, if that was given."""
+    checkpoint: str | None = None
+    """How often checkpoints are stored, if that was given to the plan or assumed by it."""
 
     @property
     def best(self) -> tuple[PlannedStrategy, ...]:
@@ -130,7 +93,7 @@ class Plan:
         if not self.ranking:
             return ()
         first = self.ranking[0]
-        return tuple(one for one in self.ranking if one is first or one.resembles(first))
+        return tuple(one for one in self.ranking if one is first or one.resembles(first, self.by))
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -138,6 +101,7 @@ class Plan:
         said = [one.consequence for one in self.assumptions if one.decides]
         if self.target is None and self.ranking:
             said += learning_cautions(self.best)
+        said += ending_cautions(self.best, self.samples if self.target is None else None)
         return tuple(said)
 
     @property
@@ -150,30 +114,44 @@ class Plan:
         """The answer in a sentence."""
         if not self.ranking:
             return "no strategy can train this job on this cluster"
-        best = self.best
+        best, than = self.best, "cheaper" if self.by == "cost" else "faster"
         alone = next((one for one in self.ranking if one.workers == 1), None)
         if alone in best:
             return (
                 f"do not distribute: one worker reaches {self._measure(alone)}, and no strategy "
-                "is clearly faster"
+                f"is clearly {than}"
             )
         first = self.choice or best[0]
         words = f"{first.strategy} on {first.workers} workers: {self._measure(first)}"
-        if alone is not None and first.to_target is None:
-            words += f", {first.rate / alone.rate:.1f} times one worker"
-        elif alone is not None and alone.to_target is not None and first.to_target is not None:
-            times = alone.to_target.seconds / first.to_target.seconds
-            words += f", {times:.1f} times as fast as one worker"
+        words += "" if alone is None else self._times(first, alone)
         if len(best) > 1:
             others = ", ".join([one.strategy for one in best if one is not first][:3])
             more = f" and {len(best) - 4} more" if len(best) > 4 else ""
             words += f"; cannot be told apart from {others}{more}"
         return words
 
+    def _times(self, first: PlannedStrategy, alone: PlannedStrategy) -> str:
+        """How many times better than one worker it is."""
+        if self.by == "cost":
+            if first.price is None or alone.price is None:
+                return ""
+            return f", {first.price / alone.price:.2f} times the price of one worker"
+        if first.counting_seconds is None:
+            return f", {first.counting_rate / alone.counting_rate:.1f} times one worker"
+        if alone.counting_seconds is None:
+            return ""
+        times = alone.counting_seconds / first.counting_seconds
+        return f", {times:.1f} times as fast as one worker"
+
     def _measure(self, one: PlannedStrategy) -> str:
-        if one.to_target is None:
-            return f"{one.rate:,.0f} samples/s"
-        return f"{self.target} in {one.to_target.seconds:,.3g} s"
+        found = f"{one.counting_rate:,.0f} samples/s"
+        if one.counting_seconds is not None:
+            found = f"{self.target} in {one.counting_seconds:,.3g} s"
+        if one.goodput is not None:
+            found += " with failures"
+        if self.by == "time" or one.price is None:
+            return found
+        return f"{found}, for {one.price:.3g}"
 
 
 def plan(
@@ -187,11 +165,15 @@ def plan(
     coding: str | float | None = None,
     target: str | None = None,
     budget: float = BUDGET,
+    failures: str | Failures | None = None,
+    checkpoint: str | Every | None = None,
     price: float | None = None,
+    start_up: str | float | None = None,
+    by: By = "time",
     rules: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Rank strategies for a job on a cluster by predicted speed, or by predicted time to a target.
+    """Rank strategies for a job on a cluster by predicted speed, time to a target, or price.
 
     Each strategy runs on a virtual clock without numbers: batches take the times of the
     calibration, messages those of the cluster's links. With a target, the fastest of each kind are
@@ -210,7 +192,15 @@ def plan(
             has not measured: "2GB/s". Default: as was measured of each on another machine.
         target: rank by the time until this is measured: "accuracy >= 0.97".
         budget: seconds that virtual runs with real gradients may take here.
-        price: of a worker for an hour.
+        failures: how often a worker is lost, and how long until it is back: "every 6h", "every 6h,
+            back after 2min". The ranking is then by the speed that is left, the goodput.
+        checkpoint: how often checkpoints are stored, to which some strategies go back after a
+            failure: "1min", "10min, 10s in memory". Default: the job's, or else 10 min.
+        price: of a worker for an hour. A host is paid for with all of its workers, whether they
+            compute or not; one of servers alone costs as much as the host with the most workers.
+        start_up: seconds that are paid for before a run trains, or "3min" for a machine that has to
+            be rented first. Default: 3.2, as was measured of processes.
+        by: "time", for the speed or with a target the time to it; or "cost", for the price.
         rules: whether to try the field's rules of thumb on this job.
         tell: receives what is timed at the moment.
 
@@ -218,7 +208,8 @@ def plan(
         The ranking, with what limits each strategy, and what was left out for which reason.
 
     Raises:
-        ValueError: the cluster or the calibration cannot be read.
+        ValueError: the cluster, the calibration, the failures or another option cannot be read, or
+            would have no effect.
 
     Example:
         >>> import manyhands as mh
@@ -229,6 +220,9 @@ def plan(
     made = scripts.made(job)
     paces = tuple(map(Pace.read, slow))
     given = None if cluster is None else Cluster.parse(cluster)
+    asked = Extras.read(
+        failures=failures, checkpoint=checkpoint, price=price, start_up=start_up, by=by
+    )
     if calibration is None:
         calibration = measure_here(made, job, sys._getframe(1), tell=tell)
     known = calibration if isinstance(calibration, Calibration) else read_calibration(calibration)
@@ -260,10 +254,14 @@ def plan(
         words = uneven(made, timed.candidate, where, known, paces)
         if words:
             notes.append(f"{timed.candidate} on {timed.candidate.workers} workers: {words}")
-    found_again = with_consequences(
-        found, reached, (made, where, known, paces), given=given, tell=tell
+    about = (made, where, known, paces)
+    objective = asked.objective(
+        made, found, about, reached, has_target=target is not None, tell=tell
     )
-    ranking = sorted((_planned(one, reached, price, known) for one in found), key=_place)
+    found_again = with_consequences(found, objective, about, given=given, tell=tell)
+    values = objective.values(found)
+    found.sort(key=lambda one: (values.get(one.candidate, math.inf), -one.speed.rate))
+    ranking = [_planned(one, objective, known) for one in found]
     tried = tuple(Rules(made, where, known, tell).all()) if rules else ()
     return Plan(
         tuple(ranking),
@@ -277,6 +275,10 @@ def plan(
         assumptions=found_again,
         where=given or known.cluster or Cluster.local(),
         slow=tuple(map(Pace.read, slow)),
+        by=by,
+        samples=objective.samples,
+        failures=asked.failures,
+        checkpoint=objective.added_checkpoint,
     )
 
 
@@ -304,15 +306,9 @@ def _checked(found: Sequence[TimedCandidate], known: Calibration) -> list[str]:
     return []
 
 
-def _planned(
-    timed: TimedCandidate,
-    reached: Mapping[Candidate, TimeToTarget],
-    price: float | None,
-    known: Calibration,
-) -> PlannedStrategy:
+def _planned(timed: TimedCandidate, objective: Objective, known: Calibration) -> PlannedStrategy:
     one, speed = timed.candidate, timed.speed
-    to_target = reached.get(one)
-    seconds = _MILLION / speed.rate if to_target is None else to_target.seconds
+    to_target, price = objective.reached.get(one), objective.prices.get(one)
     predicted = (speed.rate, speed.low, speed.high)
     if to_target is not None:
         predicted = (to_target.seconds, to_target.low, to_target.high)
@@ -326,13 +322,10 @@ def _planned(
         speed.high,
         speed.limit,
         to_target,
-        None if price is None else price * one.workers * seconds / 3600,
+        objective.price(timed),
         least,
         most,
         tuple(f"speed of {codec}" for codec in unmeasured),
+        objective.goodput(timed),
+        None if price is None else price.paid,
     )
-
-
-def _place(one: PlannedStrategy) -> tuple[float, float]:
-    """Those with a time to the target first, then the fastest."""
-    return (float("inf") if one.to_target is None else one.to_target.rank, -one.rate)

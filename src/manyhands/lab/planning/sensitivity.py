@@ -20,13 +20,14 @@ from manyhands.verbs.assumed_values import assumes_latency, codecs_within
 from manyhands.virtual import times as read_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from manyhands.cluster import Cluster
     from manyhands.job import Job
     from manyhands.lab.calibration import Calibration
     from manyhands.lab.planning.candidates import Candidate
-    from manyhands.lab.planning.learning import TimedCandidate, TimeToTarget
+    from manyhands.lab.planning.learning import TimedCandidate
+    from manyhands.lab.planning.objective import Objective, Values
     from manyhands.pacing import Pace
     from manyhands.verbs.asked import Asked
 
@@ -49,7 +50,7 @@ class _Tried:
 
 def with_consequences(
     found: Sequence[TimedCandidate],
-    reached: Mapping[Candidate, TimeToTarget],
+    objective: Objective,
     about: tuple[Job, Cluster, Calibration, Sequence[Pace]],
     *,
     given: Cluster | None,
@@ -59,17 +60,12 @@ def with_consequences(
 
     Args:
         found: the strategies with their predicted speeds.
-        reached: how long those take until the target that reach it; empty without a target.
+        objective: what they are ranked by.
         about: the job, where it trains, how long a batch takes, and slower workers.
         given: the cluster as it was given; None if it was measured.
         tell: receives what is timed at the moment.
     """
-    # By what they are ranked: seconds to the target, or of a sample.
-    seconds = {
-        one.candidate: reached[one.candidate].rank if reached else 1 / one.speed.rate
-        for one in found
-        if not reached or one.candidate in reached
-    }
+    seconds = objective.values([*found])
     if not seconds:
         return ()
     least = min(seconds.values())
@@ -88,10 +84,7 @@ def with_consequences(
             if tried.concerns(one):
                 again[one] = again.get(one) or rate(one, lambda asked: asked)
                 now[one] *= again[one] / rate(one, tried.change(factor))
-        first = min(now, key=lambda one: now[one])
-        if first is best or now[best] < _CLEAR * now[first]:
-            return None
-        return f"{first} on {first.workers} worker{'' if first.workers == 1 else 's'}"
+        return _another(now, best)
 
     made = []
     for tried in _assumed(about[2], given, [one.candidate for one in found]):
@@ -102,7 +95,18 @@ def with_consequences(
                 assumption, at_half=other(tried, 0.5), at_twice=other(tried, 2.0), tried=True
             )
         made.append(assumption)
+    for one in objective.retried([*found]):
+        half, twice = (_another(one.values(factor), best) for factor in (0.5, 2.0))
+        made.append(replace(one.assumption, at_half=half, at_twice=twice, tried=True))
     return (*made, *_free(about[2], [one.candidate for one in found]))
+
+
+def _another(values: Values, best: Candidate) -> str | None:
+    """The best strategy by other values, if it is another one and clearly better."""
+    first = min(values, key=lambda one: values[one])
+    if first is best or values[best] < _CLEAR * values[first]:
+        return None
+    return f"{first} on {first.workers} worker{'' if first.workers == 1 else 's'}"
 
 
 def _assumed(

@@ -267,18 +267,31 @@ def uneven(
         return ""
     asked = asked_of(job, candidate, cluster, calibration, slow)
     asked = replace(asked, samples=STEPS * job.batch_sizes.at(0), time_only=True, seed=job.seed)
-    return _of_run(job, calibration.pieces, asked, uneven_share)
+    return figure_of_run(job, calibration.pieces, asked, uneven_share)
 
 
 def _rate_of_run(job: Job, pieces: tuple[PieceTime, ...], asked: Asked) -> float:
     """Samples per second of one virtual run."""
-    return _of_run(job, pieces, asked, lambda trace: throughput(trace).rate)
+    return figure_of_run(job, pieces, asked, lambda trace: throughput(trace).rate)
 
 
-def _of_run(
-    job: Job, pieces: tuple[PieceTime, ...], asked: Asked, figure: Callable[[Trace], T]
+def figure_of_run(
+    job: Job,
+    pieces: tuple[PieceTime, ...],
+    asked: Asked,
+    figure: Callable[[Trace], T],
+    *,
+    starts_free: bool = True,
 ) -> T:
-    """A figure of one virtual run."""
+    """A figure of one virtual run.
+
+    Args:
+        job: the job.
+        pieces: what the pieces of the model took.
+        asked: the run.
+        figure: takes the figure from the run's trace.
+        starts_free: whether what workers receive before their first batch takes no time.
+    """
     quiet = replace(
         job,
         target=None,
@@ -292,7 +305,7 @@ def _of_run(
     with tempfile.TemporaryDirectory(prefix="manyhands-plan-") as folder:
         asked = replace(asked, output=Path(folder) / "run")
         planned = plan_run(quiet, asked, "plan")
-        conditions = replace(planned.conditions, starts_free=True, pieces=pieces)
+        conditions = replace(planned.conditions, starts_free=starts_free, pieces=pieces)
         run = replace(planned, conditions=conditions).carry_out(lambda _: None)
         return figure(run.trace)
 

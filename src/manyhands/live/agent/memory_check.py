@@ -165,7 +165,7 @@ def check_hosts(strategy: Strategy, job: Job, workers: int, cluster: Cluster) ->
         return
     among = cluster.first(workers)
     on = Counter(among.worker_hosts(workers))
-    serving = Counter(_serving(strategy, workers, among))
+    serving = Counter(serving_hosts(strategy, workers, among))
     alone = len(among.hosts) == 1
     # Hosts that are alike are looked at once, the first of them.
     kinds = {
@@ -185,8 +185,14 @@ def check_hosts(strategy: Strategy, job: Job, workers: int, cluster: Cluster) ->
             raise ValueError(str(error) if alone else f"{name}: {error}") from None
 
 
-def _serving(strategy: Strategy, workers: int, among: Cluster) -> tuple[str, ...]:
-    """The host of each server."""
+def serving_hosts(strategy: Strategy, workers: int, among: Cluster) -> tuple[str, ...]:
+    """The host of each server that is a process of its own.
+
+    Args:
+        strategy: the strategy.
+        workers: number of workers.
+        among: a cluster with so many workers.
+    """
     from manyhands.strategies import protocol_of  # noqa: PLC0415 - see model_bytes
 
     protocol = protocol_of(strategy)

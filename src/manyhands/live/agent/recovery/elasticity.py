@@ -13,23 +13,54 @@ from manyhands.strategies import placement_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from manyhands.job import Job
     from manyhands.live.request import Request
+    from manyhands.strategies import Strategy
 
 
 def rigidity(request: Request) -> str:
     """Why the loss of a worker ends a run of collectives; empty if the others continue."""
-    placement = placement_of(request.strategy)
+    return rigidity_of(
+        request.strategy,
+        override(request.job, request.overrides),
+        request.workers,
+        on_cpus={*devices(request.here)} == {"cpu"},
+        hosts=1 if request.hosts is None else len(request.hosts.names),
+        has_loop=request.origin.loop is not None,
+    )
+
+
+def rigidity_of(
+    strategy: Strategy,
+    job: Job,
+    workers: int,
+    *,
+    on_cpus: bool = True,
+    hosts: int = 1,
+    has_loop: bool = False,
+) -> str:
+    """The same, of a run that is only planned.
+
+    Args:
+        strategy: the strategy.
+        job: the job.
+        workers: number of workers.
+        on_cpus: whether no worker has an accelerator.
+        hosts: number of hosts.
+        has_loop: whether the script has a loop of its own.
+    """
+    placement = placement_of(strategy)
     if placement is None:
         return "it has no group of workers"
-    if request.workers == 1:
+    if workers == 1:
         return "it has one worker"
-    if {*devices(request.here)} != {"cpu"}:
+    if not on_cpus:
         return "collectives on GPUs cannot be interrupted here"
-    if placement.binds_again and request.hosts is not None and len(request.hosts.names) > 1:
+    if placement.binds_again and hosts > 1:
         return "parts of a replica are handed over in memory, on one host"
-    if placement.binds_again and request.origin.loop is not None:
+    if placement.binds_again and has_loop:
         return "a loop may have state of its own, which no other worker hands over"
-    return placement.rigidity(override(request.job, request.overrides))
+    return placement.rigidity(job)
 
 
 def replica_size(request: Request) -> int:
@@ -50,7 +81,18 @@ def count_replicas(names: Iterable[str], size: int) -> int:
 
 def takes_back(request: Request) -> bool:
     """Whether a worker that leases samples is restarted after it was lost, and joins again."""
-    strategy, job = request.strategy, override(request.job, request.overrides)
-    if not strategy.needs(request.workers).takes_back:
+    job = override(request.job, request.overrides)
+    return is_taken_back(request.strategy, job, request.workers)
+
+
+def is_taken_back(strategy: Strategy, job: Job, workers: int) -> bool:
+    """The same, of a run that is only planned.
+
+    Args:
+        strategy: the strategy.
+        job: the job.
+        workers: number of workers.
+    """
+    if not strategy.needs(workers).takes_back:
         return False
     return bool(strategy.obstacle("plateau")) or not has_plateau(job)
