@@ -37,7 +37,7 @@ import manyhands as mh
 from benchmarks.figures import keep, kept, report
 from benchmarks.paced import run_to_end
 from manyhands.lab.calibration import read_calibration
-from manyhands.lab.planning.ranking import MARGIN
+from manyhands.lab.planning.planned import MARGIN
 from manyhands.models.paced import late
 from manyhands.reports import Run, read_results
 from manyhands.reports.figures.speed import throughput

@@ -42,7 +42,7 @@ Values: TypeAlias = Mapping["Candidate", float]
 
 
 @dataclass(frozen=True)
-class Factors:
+class AssumedFactors:
     """What assumed values are multiplied by, to see what follows."""
 
     away: float = 1.0
@@ -87,7 +87,9 @@ class Objective:
         own = self.job.checkpoint
         return None if self.failures is None or own == self.checkpoint else str(self.checkpoint)
 
-    def goodput(self, one: TimedCandidate, factors: Factors = Factors()) -> Goodput | None:
+    def goodput(
+        self, one: TimedCandidate, factors: AssumedFactors = AssumedFactors()
+    ) -> Goodput | None:
         """What failures leave of its speed; None without failures."""
         if self.failures is None:
             return None
@@ -100,14 +102,18 @@ class Objective:
             away=factors.away,
         )
 
-    def price(self, one: TimedCandidate, factors: Factors = Factors()) -> float | None:
+    def price(
+        self, one: TimedCandidate, factors: AssumedFactors = AssumedFactors()
+    ) -> float | None:
         """The price until the target, or of so many samples; None if it is not known."""
         found = self.prices.get(one.candidate)
         if found is None or (self.has_target and one.candidate not in self.reached):
             return None
         return found.of(self._seconds(one) / self._fraction(one, factors), self._starts(factors))
 
-    def values(self, found: list[TimedCandidate], factors: Factors = Factors()) -> Values:
+    def values(
+        self, found: list[TimedCandidate], factors: AssumedFactors = AssumedFactors()
+    ) -> Values:
         """What each is ranked by; those that did not reach a target that others reached are out."""
         return {
             one.candidate: self._value(one, factors)
@@ -142,10 +148,10 @@ class Objective:
     ) -> Retried:
         return Retried(
             Assumption(name=name, value=value, remedy=remedy),
-            lambda times: self.values(found, Factors(**{factor: times})),
+            lambda times: self.values(found, AssumedFactors(**{factor: times})),
         )
 
-    def _value(self, one: TimedCandidate, factors: Factors) -> float:
+    def _value(self, one: TimedCandidate, factors: AssumedFactors) -> float:
         to_target = self.reached.get(one.candidate)
         # A run that missed the target counts as a long one.
         longer = 1.0 if to_target is None else to_target.rank / to_target.seconds
@@ -161,11 +167,11 @@ class Objective:
         to_target = self.reached.get(one.candidate)
         return self.samples / one.speed.rate if to_target is None else to_target.seconds
 
-    def _fraction(self, one: TimedCandidate, factors: Factors) -> float:
+    def _fraction(self, one: TimedCandidate, factors: AssumedFactors) -> float:
         found = self.goodput(one, factors)
         return 1.0 if found is None else found.fraction
 
-    def _starts(self, factors: Factors) -> float:
+    def _starts(self, factors: AssumedFactors) -> float:
         return factors.starts * (STARTS if self.start_up is None else self.start_up)
 
 
