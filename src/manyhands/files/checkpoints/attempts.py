@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from manyhands.files.checkpoints.manifest import CHECKPOINTS
+from manyhands.files.checkpoints.reading import generations
 from manyhands.files.checkpoints.writing import sweep
 from manyhands.files.run_folders import EARLIER, new_place
 
@@ -21,10 +22,18 @@ def set_aside(folder: Path, resumed: Checkpoint) -> None:
     make_room(folder)
 
 
-def make_room(folder: Path) -> None:
-    """Set aside what an attempt wrote into the folder of its run, except the checkpoints."""
+def make_room(folder: Path, most: int | None = None) -> None:
+    """Set aside what an attempt wrote into the folder of its run, except the checkpoints.
+
+    Args:
+        folder: the folder of the run.
+        most: checkpoints after more samples than this are set aside, too.
+    """
     sweep(folder / CHECKPOINTS)
     old = [path for path in folder.iterdir() if path.name not in (CHECKPOINTS, EARLIER)]
     aside = new_place(folder / EARLIER)
     for path in old:
         path.rename(aside / path.name)
+    for path in generations(folder / CHECKPOINTS) if most is not None else ():
+        if int(path.name) > (most or 0):
+            path.rename(aside / path.name)

@@ -231,11 +231,12 @@ def _generations(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def latest(run: Path) -> Checkpoint:
+def latest(run: Path, most: int | None = None) -> Checkpoint:
     """The last generation that is whole.
 
     Args:
         run: the folder of a run, its folder of checkpoints, or one generation.
+        most: leave out those after more samples than this.
 
     Raises:
         ValueError: there is none; the message says what to do.
@@ -244,6 +245,8 @@ def latest(run: Path) -> Checkpoint:
     folder = run if run.name == CHECKPOINTS else run / CHECKPOINTS
     notes: list[str] = []
     for path in [run] if single else generations(folder):
+        if most is not None and int(path.name) > most:
+            continue
         try:
             found = Checkpoint(path)
             found.verify()

@@ -507,9 +507,7 @@ class _Run:
                 break
             self._follow(line, _POLL)
         self._recorder.event("failure", {"words": str(cause)})
-        killed = cause.killed if cause.report is None else cause.report.consequence
-        words = self._host_processes.words(cause, _REMEDY if killed and not self._recovers else "")
-        return (ProcessKilled if killed else RunFailed)(words)
+        return self._host_processes.failure(cause, "" if self._recovers else _REMEDY)
 
 
 def _environment(request: Request) -> dict[str, str]:

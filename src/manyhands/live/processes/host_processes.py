@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyhands.failure import RunFailed
+from manyhands.failure import Diverged, ProcessKilled, RunFailed
 from manyhands.leasing.membership import Patience
 from manyhands.live.processes.fork_server import ForkFailed, ForkServer, NoReport
 from manyhands.live.processes.incarnation import INCARNATION, Incarnations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FORK_SERVER = "fork-server"
 _POLL = 0.1
 _NO_SPACE = (f"[Errno {errno.ENOSPC}]", f"[Errno {errno.EDQUOT}]")
+_DIVERGED = "diverged: "
 _RENEWALS = 10
 """How many times a killed fork server is replaced in one run."""
 _SILENCE = 5.0
@@ -193,6 +194,14 @@ class HostProcesses:
         if self._fork_server is not None:
             self._fork_server.close()
 
+    def failure(self, cause: Exit, remedy: str) -> RunFailed:
+        """The failure of the run that a process caused; `remedy` is for one that was killed."""
+        killed = cause.killed if cause.report is None else cause.report.consequence
+        words = self.words(cause, remedy if killed else "")
+        if words.startswith(_DIVERGED):
+            return Diverged(words)
+        return (ProcessKilled if killed else RunFailed)(words)
+
     def words(self, cause: Exit, when: str = "") -> str:
         """Describe the failure of a process, with its traceback or last log lines at the end."""
         if self._fork_server is not None and cause.name == FORK_SERVER:
@@ -209,7 +218,7 @@ class HostProcesses:
                 "--output"
             )
         if kind in ("Diverged", "Poisoned"):
-            return f"diverged: {message}"
+            return f"{_DIVERGED}{message}"
         if kind in ("ReplicasDiffer", "RunFailed"):
             return message
         where = f"See its log: {log}" if here else f"See its log on {cause.host}"

@@ -52,13 +52,17 @@ class KeptCheckpoints:
         files = (samples[:workers] for samples in self._files)
         return max(0, *(min(samples_in(_path(one)) for one in own) for own in files))
 
-    def last(self) -> KeptGeneration | None:
-        """The latest generation that is complete; None if there is none."""
-        found = [
+    def all(self) -> list[KeptGeneration]:
+        """The generations that are complete."""
+        return [
             KeptGeneration(number, manifest)
             for number, files in enumerate(self._files)
             if (manifest := complete(files)) is not None
         ]
+
+    def last(self, most: int | None = None) -> KeptGeneration | None:
+        """The latest complete generation, after at most so many samples; None without any."""
+        found = [one for one in self.all() if most is None or one.manifest.samples <= most]
         return max(found, key=lambda one: one.manifest.samples, default=None)
 
     def take(self, generation: KeptGeneration) -> Path:
@@ -121,7 +125,8 @@ def unneeded(request: Request) -> str:
         return ""
     return (
         f"no checkpoint is kept in memory: under {request.strategy} the other workers continue "
-        "without one that is killed"
+        "without one that is killed; a run that diverges goes back to one on the disk "
+        "(--checkpoint 10min)"
     )
 
 

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from manyhands.failure import ProcessKilled
+from manyhands.failure import Diverged, ProcessKilled
 from manyhands.files.checkpoints import ASKED, CHECKPOINTS, Checkpoint, generations, latest
 from manyhands.files.checkpoints.attempts import make_room
 from manyhands.files.run_folders import claim
 from manyhands.live.agent.checks import pin_start
+from manyhands.live.agent.recovery.from_divergence import (
+    before_divergence,
+    why_not_back,
+    without_remedy,
+)
 from manyhands.live.agent.recovery.kept_checkpoints import keeping
 from manyhands.live.processes.parent_death import LEAVING
 from manyhands.live.request import RunSetting
@@ -74,7 +79,7 @@ def carry_through(
     """Execute a run; if a killed process ends it, continue from its last checkpoint.
 
     Workers that hold different parts of a model cannot continue without one of them, so all go
-    back.
+    back. A run that diverges goes back, too (`live/agent/recovery/from_divergence.py`).
 
     Args:
         request: the run.
@@ -83,6 +88,7 @@ def carry_through(
 
     Raises:
         ProcessKilled: there is no checkpoint, or none was stored since the last time.
+        Diverged: as above.
     """
     with keeping(request) as kept:
         if kept is not None:
@@ -97,6 +103,13 @@ def carry_through(
                 request = again
                 first = str(failure).splitlines()[0]
                 notes = [f"{first}; all go back to the {_words(request)}"]
+            except Diverged as failure:
+                most = before_divergence(request, failure, kept)
+                again = None if most is None else _next_attempt(request, kept, most)
+                if again is None:
+                    raise Diverged(f"{failure}{why_not_back(request)}") from None
+                request = again
+                notes = [f"{without_remedy(failure)}; all go back to the {_words(request)}"]
             else:
                 return
 
@@ -104,6 +117,8 @@ def carry_through(
 def goes_back(request: Request, error: BaseException) -> bool:
     """Whether a run that ended continues by itself, from a checkpoint that all hosts have."""
     job = override(request.job, request.overrides)
+    if isinstance(error, Diverged):
+        return before_divergence(request, error, None) is not None
     if not isinstance(error, ProcessKilled):
         return False
     if request.kept_by_hosts:
@@ -127,14 +142,18 @@ def _words(request: Request) -> str:
     return f"last checkpoint{where}, after {samples:,} samples"
 
 
-def _next_attempt(request: Request, kept: KeptCheckpoints | None) -> Request | None:
+def _next_attempt(
+    request: Request, kept: KeptCheckpoints | None, most: int | None = None
+) -> Request | None:
     """The request that continues a run; None if it cannot, or got no further since the last time.
+
+    Checkpoints after more than `most` samples are left out.
 
     If several hosts keep checkpoints in memory, this one does not know which of them all have:
     their workers find out. A run that was killed while one was written may go back to the one
     before, and is given a few attempts to get beyond it.
     """
-    again = _gone_back(request, kept)
+    again = _gone_back(request, kept, most)
     if again is None:
         return None
     if kept is not None and request.kept_by_hosts:
@@ -147,7 +166,7 @@ def _next_attempt(request: Request, kept: KeptCheckpoints | None) -> Request | N
     return None if samples <= request.gone_back_to else replace(again, gone_back_to=samples)
 
 
-def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None:
+def _gone_back(request: Request, kept: KeptCheckpoints | None, most: int | None) -> Request | None:
     """The request that continues from the run's last checkpoint; None if it has none.
 
     A run that keeps checkpoints in memory and was killed before the first one begins again.
@@ -158,14 +177,14 @@ def _gone_back(request: Request, kept: KeptCheckpoints | None) -> Request | None
     stored = None
     if job.checkpoint_on_disk is not None:
         with contextlib.suppress(ValueError):
-            stored = latest(request.folder)
+            stored = latest(request.folder, most)
     own = None if request.kept_by_hosts else kept
-    last = None if own is None else own.last()
+    last = None if own is None else own.last(most)
     if last is not None and stored is not None and stored.samples > last.manifest.samples:
         last = None
     if kept is None and stored is None:
         return None
-    make_room(request.folder)
+    make_room(request.folder, most)
     claim(request.folder)
     resume, where = request.resume, ""
     if stored is not None:
