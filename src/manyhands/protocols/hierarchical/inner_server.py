@@ -58,10 +58,10 @@ def on_island(
             )
             return _go_on(outer, there, [])
         case _:
-            # Who waits for the answer to its rest cannot come back: samples of a lost worker have
-            # been leased to this one meanwhile.
-            resting = {one.worker for one in state.held if isinstance(one.message, Rest)}
-            if resting & state.paused:
+            if isinstance(call.message, Push) and state.paused:
+                # Who waits for the answer to its rest cannot come back: samples of a lost worker
+                # have been leased to this one meanwhile.
+                resting = {one.worker for one in state.held if isinstance(one.message, Rest)}
                 state = replace(state, paused=state.paused - resting)
             after, actions = inner.on_message(state, call)
             assert isinstance(after, Island)
