@@ -46,7 +46,11 @@ SCRIPT = """
 
 
 def seen(started) -> Counter[int]:
-    """How often each sample was trained on, in all processes."""
+    """How often each sample was trained on, in all workers.
+
+    The script's own process tries the loss on a batch before the run.
+    """
+    (started.folder / f"seen-{started.process.pid}").unlink(missing_ok=True)
     return Counter(
         int(line) for path in started.folder.glob("seen-*") for line in path.read_text().split()
     )

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from manyhands.cluster import Cluster
     from manyhands.job import Job
@@ -205,26 +207,38 @@ def serving_hosts(strategy: Strategy, workers: int, among: Cluster) -> tuple[str
 def state_bytes(job: Job) -> int:
     """Bytes of the optimizer's state after a step on the whole model; 0 if it cannot be tried.
 
-    It is tried on the meta device, where nothing is computed and no memory is needed.
+    The model is made on the meta device, without memory, and the optimizer steps small tensors in
+    place of its parameters: a step on the meta device imports `torch._dynamo`, for over a second.
     """
     import torch  # noqa: PLC0415 - see model_bytes
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            model = job.model()
-            optimizer = job.make_optimizer(model)
-            for one in model.parameters():
-                if one.requires_grad:
-                    one.grad = torch.empty_like(one)
+        with torch.random.fork_rng(devices=[]):
+            with torch.device("meta"):
+                optimizer = job.make_optimizer(job.model())
+            sizes = [_stand_in(group) for group in optimizer.param_groups]
             optimizer.step()
-    except Exception:  # noqa: BLE001 - not every optimizer steps without numbers
+    except Exception:  # noqa: BLE001 - not every optimizer steps other parameters than its own
         return 0
     return sum(
-        value.numel() * value.element_size()
-        for state in optimizer.state.values()
-        for value in state.values()
+        # What is not shaped like its parameter is small, such as a number of steps.
+        value.element_size() * (full if value.shape == one.shape else value.numel())
+        for one, full in (pair for group in sizes for pair in group)
+        for value in optimizer.state[one].values()
         if isinstance(value, torch.Tensor)
     )
+
+
+def _stand_in(group: dict[str, Any]) -> list[tuple[torch.Tensor, int]]:
+    """Replace a group's parameters with small ones, each returned with the size of the former."""
+    import torch  # noqa: PLC0415 - see model_bytes
+
+    chosen = [one for one in group["params"] if one.requires_grad]
+    small = [torch.zeros([min(2, size) for size in one.shape], dtype=one.dtype) for one in chosen]
+    for one in small:
+        one.requires_grad_().grad = torch.ones_like(one)
+    group["params"] = small
+    return [(one, like.numel()) for one, like in zip(small, chosen, strict=True)]
 
 
 def model_bytes(job: Job) -> int:
