@@ -139,6 +139,7 @@ def _result(found: Plan, about: PlannedJob) -> dict[str, Any]:
         "notes": list(found.notes),
         "assumptions": [asdict(one) for one in found.assumptions],
         "cautions": list(found.cautions),
+        "advice": found.advice,
         "rules": [asdict(one) for one in found.rules],
         "seconds": found.seconds,
     }
@@ -206,6 +207,8 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     for rule in found.rules:
         typer.echo(f"  {rule.holds}: {rule.text}. {rule.figures}.")
     typer.echo(f"\n{found.verdict}")
+    if found.advice:
+        typer.echo(f"a larger batch: {found.advice}")
     for caution in found.cautions:
         typer.echo(f"caution: {caution}")
     if command:

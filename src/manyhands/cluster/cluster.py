@@ -14,7 +14,7 @@ from manyhands.cluster.this_machine import this_host
 from manyhands.sampling.division import part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True)
@@ -234,11 +234,26 @@ class Cluster:
         if not 1 <= count <= self.default_workers():
             raise ValueError(f"the cluster has {self.default_workers()} workers, not {count}")
         blocks = Counter(self.worker_hosts(self.default_workers()))
-        hosts: list[Host] = []
+        counts, left = dict[str, int](), count
         for host in self.hosts:
-            here = min(blocks[host.name], count - sum(one.workers or 0 for one in hosts))
-            if here or host.workers == 0 or host.name in self.servers:
-                hosts.append(replace(host, workers=here))
+            counts[host.name] = min(blocks[host.name], left)
+            left -= counts[host.name]
+        return self.with_workers(counts)
+
+    def with_workers(self, counts: Mapping[str, int]) -> Cluster:
+        """The hosts of this cluster that have workers, and those of servers.
+
+        Args:
+            counts: by host, its workers; a host that is not named has none.
+
+        Returns:
+            A cluster that says how many workers each host has.
+        """
+        hosts = [
+            replace(host, workers=counts.get(host.name, 0))
+            for host in self.hosts
+            if counts.get(host.name) or host.workers == 0 or host.name in self.servers
+        ]
         kept = {host.name for host in hosts}
         sites = tuple(
             replace(site, hosts=tuple(name for name in site.hosts if name in kept))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from manyhands.live.agent.memory_check import check_hosts
+from manyhands.live.agent.memory_check import check_hosts, workers_that_fit
 from manyhands.strategies import placement_of, virtual_form
 from manyhands.strategies import strategy as read_strategy
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from manyhands.cluster import Cluster
     from manyhands.job import Job
+    from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
 
 EVERYWHERE: Final = (
@@ -64,6 +66,12 @@ class Candidate:
 
     strategy: Strategy
     workers: int
+    hosts: tuple[tuple[str, int], ...] = ()
+    """The workers of each host, where the first hosts of the cluster have no room for them."""
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """The hosts of a cluster that it runs on."""
+        return hosts_of(cluster, self.workers, self.hosts)
 
     def __str__(self) -> str:
         return str(self.strategy)
@@ -100,6 +108,42 @@ class LeftOut:
     why: str
 
 
+def hosts_of(cluster: Cluster, workers: int, hosts: Sequence[tuple[str, int]]) -> Cluster:
+    """The hosts of a cluster for so many workers: those that are named, or else the first ones.
+
+    Args:
+        cluster: where.
+        workers: number of workers.
+        hosts: the workers of each host.
+    """
+    return cluster.with_workers(dict(hosts)) if hosts else cluster.first(workers)
+
+
+def paces_on(
+    cluster: Cluster, hosts: Sequence[tuple[str, int]], slow: Sequence[Pace]
+) -> tuple[Pace, ...]:
+    """The slow workers of the cluster by their ranks on some of its hosts.
+
+    Args:
+        cluster: where; slow workers are counted over all of its hosts.
+        hosts: the workers of each host; none for the first hosts, where the ranks are the same.
+        slow: workers that are slower than the others.
+    """
+    if not hosts:
+        return tuple(slow)
+    among, taken = dict(hosts), Counter[str]()
+    ranks: dict[int, int] = {}
+    for rank, name in enumerate(cluster.worker_hosts(cluster.default_workers())):
+        if taken[name] < among.get(name, 0):
+            ranks[rank] = len(ranks)
+        taken[name] += 1
+    return tuple(
+        pace if pace.worker is None else replace(pace, worker=ranks[pace.worker])
+        for pace in slow
+        if pace.worker is None or pace.worker in ranks
+    )
+
+
 def numbers_of_workers(cluster: Cluster) -> list[int]:
     """All workers, half of them and a quarter; one worker is `single()`."""
     most = cluster.default_workers()
@@ -131,6 +175,9 @@ def candidates(
         yield alone
     except ValueError as error:
         yield LeftOut("single() on 1 worker", str(error))
+        fitting = workers_that_fit(alone.strategy, job, _roomiest(cluster))
+        if fitting:
+            yield replace(alone, hosts=tuple(fitting.items()))
     hosts = [host.name for host in cluster.hosts]
     for count in workers:
         islands = len(cluster.first(count).islands())
@@ -138,26 +185,61 @@ def candidates(
         on_sites = ON_SITES if divided else ON_SITES[:2]
         usual = (*EVERYWHERE, *(OF_UNEQUAL if unequal else ()))
         usual += on_sites if len(hosts) > 1 else ()
-        about = {
-            "servers": min(count, len(cluster.first(count).hosts_for_servers)),
-            "most": count - 1,
-            "twice": 2 * count,
-            "islands": islands,
-            "each": count // max(1, islands),
-        }
         known = {"single()"}
-        for filled in texts or [text.format(**about) for text in usual]:
+        for text in texts or usual:
+            filled = _filled(text, cluster.first(count), count)
             try:
                 found = read_strategy(filled)
                 if str(found) in known:
                     continue
                 known.add(str(found))
                 check(found, job, count, hosts)
-                check_hosts(found, job, count, cluster)
             except (ValueError, TypeError) as error:
                 yield LeftOut(f"{filled} on {count} workers", str(error))
+                continue
+            try:
+                check_hosts(found, job, count, cluster)
+            except ValueError as error:
+                yield LeftOut(f"{filled} on {count} workers", str(error))
+                if count == cluster.default_workers():
+                    yield from _fitting(text, found, job, cluster, workers)
             else:
                 yield Candidate(found, count)
+
+
+def _filled(text: str, among: Cluster, count: int) -> str:
+    """The text of a strategy, with the options that depend on the workers and their hosts."""
+    islands = len(among.islands())
+    return text.format(
+        servers=min(count, len(among.hosts_for_servers)),
+        most=count - 1,
+        twice=2 * count,
+        islands=islands,
+        each=count // max(1, islands),
+    )
+
+
+def _fitting(
+    text: str, found: Strategy, job: Job, cluster: Cluster, workers: Sequence[int]
+) -> Iterator[Candidate]:
+    """The strategy with the workers for which the hosts have room, if these are unequal."""
+    try:
+        counts = workers_that_fit(found, job, cluster)
+        among, count = cluster.with_workers(counts), sum(counts.values())
+        filled = read_strategy(_filled(text, among, count))
+        check(filled, job, count, [host.name for host in among.hosts])
+        check_hosts(filled, job, count, among)
+    except (ValueError, TypeError):
+        return
+    is_first = cluster.first(count) == among
+    if count > 1 and not (is_first and count in workers):
+        yield Candidate(filled, count, () if is_first else tuple(counts.items()))
+
+
+def _roomiest(cluster: Cluster) -> Cluster:
+    """One worker on the host with the most memory."""
+    host = max(cluster.hosts_for_workers, key=lambda host: host.memory)
+    return cluster.with_workers({host.name: 1})
 
 
 _SIMPLE: Final = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from manyhands.lab.networks.sites import check_live
+from manyhands.lab.planning.candidates import hosts_of, paces_on
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.strategies import protocol_of
 from manyhands.strategies import strategy as read_strategy
@@ -45,7 +46,7 @@ def command_of(plan: Plan, one: PlannedStrategy, about: PlannedJob) -> str:
     """
     strategy, where = one.strategy, list[str]()
     if plan.where is not None:
-        part = plan.where.first(one.workers)
+        part = hosts_of(plan.where, one.workers, one.hosts)
         where = [*_where(part, one)]
         protocol = protocol_of(read_strategy(strategy))
         if protocol is not None and "--hosts" in where:
@@ -56,7 +57,7 @@ def command_of(plan: Plan, one: PlannedStrategy, about: PlannedJob) -> str:
     words += ["--strategy", strategy, *(where or ["--workers", str(one.workers)])]
     if about.global_batch is not None:
         words += ["--global-batch", str(about.global_batch)]
-    for pace in plan.slow:
+    for pace in plan.slow if plan.where is None else paces_on(plan.where, one.hosts, plan.slow):
         if pace.worker is None or pace.worker < one.workers:
             words += ["--slow", str(pace)]
     goes_back = one.goodput is not None and one.goodput.effect == "goes back"
@@ -71,7 +72,7 @@ def _where(cluster: Cluster, one: PlannedStrategy) -> Iterator[str]:
     """The options of the hosts that the strategy runs on; none for one host."""
     servers = read_strategy(one.strategy).needs(one.workers).server_processes
     busy = [host for host in cluster.hosts if host.workers or servers]
-    if len(busy) == 1:
+    if len(busy) == 1 and not one.hosts:
         return
     if _is_live(cluster):
         yield from ("--cluster", cluster.text)

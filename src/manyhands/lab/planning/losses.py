@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from manyhands.faults import Crash, Faults
-from manyhands.lab.planning.candidates import Candidate
+from manyhands.lab.planning.candidates import Candidate, paces_on
 from manyhands.lab.planning.failures import NOTICED, STEPS, LossCost
 from manyhands.lab.planning.timing import asked_of, figure_of_run, predict
 from manyhands.live.agent.recovery.elasticity import is_taken_back, rigidity_of
@@ -59,7 +59,7 @@ def loss_cost(
     workers, placement = candidate.workers, placement_of(candidate.strategy)
     if workers == 1:
         return LossCost("goes back")
-    among = cluster.first(workers)
+    among = candidate.on(cluster)
     if placement is not None:
         busy = [host for host in among.hosts if host.workers]
         on_cpus = not any(host.devices for host in busy)
@@ -80,11 +80,13 @@ def _fewer(
     """The others go on in a new group, and are in another one when it is back."""
     job, cluster, calibration, slow = about
     row, workers = placement.row, candidate.workers
-    left = Candidate(candidate.strategy, workers - row)
+    strategy = candidate.strategy
     if placement.binds_again:
-        left = Candidate(placement.with_replicas(workers // row - 1), workers - row)
+        strategy = placement.with_replicas(workers // row - 1)
+    left, among = Candidate(strategy, workers - row), candidate.on(cluster)
+    paces = paces_on(cluster, candidate.hosts, slow)
     try:
-        fewer = predict(job, left, cluster, calibration, slow, repeats=1, reasons=False).rate
+        fewer = predict(job, left, among, calibration, paces, repeats=1, reasons=False).rate
     except (ValueError, TypeError):
         fewer = rate * (workers - row) / workers
     # The step that was interrupted is made again: half of it was done, on average.

@@ -47,6 +47,9 @@ RANGE_WORDS: Final = (
 def limit_words(one: PlannedStrategy) -> str:
     """What limits a strategy, what was assumed of it, and what the loss of a worker does to it."""
     words = f"{one.limit}; {', '.join(one.assumed)} assumed" if one.assumed else one.limit
+    if one.hosts:
+        on = ", ".join(f"{count} on {name}" for name, count in one.hosts)
+        words += f"; workers with enough memory: {on}"
     return words if one.goodput is None else f"{words}; {one.goodput.words}"
 
 
@@ -126,6 +129,8 @@ def _sections(plan: Plan) -> list[Markup]:
     about = [words for words in (failure_words(plan), price_words(plan)) if words]
     if about:
         found.append(_listed("Failures and prices", [joined(words) for words in about]))
+    if plan.advice:
+        found.append(_listed("A larger batch", [joined(f"For {_chosen(plan)}: {plan.advice}.")]))
     if plan.cautions:
         found.append(_listed("Cautions", [joined(words) for words in plan.cautions]))
     if plan.assumptions:
@@ -145,6 +150,10 @@ def _sections(plan: Plan) -> list[Markup]:
         lines = [joined(element("code", one.strategy), f": {one.why}") for one in plan.left_out]
         found.append(_listed("Left out", lines))
     return found
+
+
+def _chosen(plan: Plan) -> str:
+    return "" if plan.choice is None else plan.choice.strategy
 
 
 def _listed(title: str, lines: list[Markup]) -> Markup:

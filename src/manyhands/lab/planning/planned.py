@@ -54,6 +54,9 @@ class PlannedStrategy:
     paid: int | None = None
     """Workers whose price is paid, if one was given: all of every host that the run needs."""
 
+    hosts: tuple[tuple[str, int], ...] = ()
+    """The workers of each host, where the first hosts of the cluster have no room for them."""
+
     @property
     def counting_rate(self) -> float:
         """Samples per second that count: the speed times the goodput."""

@@ -87,7 +87,7 @@ def paid_workers(candidate: Candidate, cluster: Cluster) -> int:
         cluster: where.
     """
     size = Counter(cluster.worker_hosts(cluster.default_workers()))
-    among = cluster.first(candidate.workers)
+    among = candidate.on(cluster)
     used = {*among.worker_hosts(candidate.workers)}
     used |= {*serving_hosts(candidate.strategy, candidate.workers, among)}
     largest = max(size.values())

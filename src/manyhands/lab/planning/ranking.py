@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -25,7 +25,7 @@ from manyhands.lab.planning.cautions import ending_cautions, learning_cautions
 from manyhands.lab.planning.learning import Learning, TimedCandidate, TimeToTarget
 from manyhands.lab.planning.objective import Extras
 from manyhands.lab.planning.planned import PlannedStrategy
-from manyhands.lab.planning.rules import Rule, Rules
+from manyhands.lab.planning.rules import Rule, Rules, larger_batch
 from manyhands.lab.planning.sensitivity import unmeasured_codecs, with_consequences
 from manyhands.lab.planning.timing import expected_range, for_payload, predict, uneven
 from manyhands.pacing import Pace
@@ -86,6 +86,8 @@ class Plan:
     """How often a worker is lost, if that was given."""
     checkpoint: str | None = None
     """How often checkpoints are stored, if that was given to the plan or assumed by it."""
+    advice: str = ""
+    """What twice the global batch would change; empty if it is not clearly faster."""
 
     @property
     def best(self) -> tuple[PlannedStrategy, ...]:
@@ -263,7 +265,7 @@ def plan(
     found.sort(key=lambda one: (values.get(one.candidate, math.inf), -one.speed.rate))
     ranking = [_planned(one, objective, known) for one in found]
     tried = tuple(Rules(made, where, known, tell).all()) if rules else ()
-    return Plan(
+    made_plan = Plan(
         tuple(ranking),
         tuple(left),
         name,
@@ -280,6 +282,11 @@ def plan(
         failures=asked.failures,
         checkpoint=objective.added_checkpoint,
     )
+    if made_plan.choice is None:
+        return made_plan
+    chosen = found[ranking.index(made_plan.choice)]
+    advice = larger_batch(made, chosen.candidate, (where, known, paces), chosen.speed.rate)
+    return replace(made_plan, advice=advice, seconds=time.monotonic() - begun)
 
 
 def _place_of(given: Cluster | None, known: Calibration) -> tuple[Cluster, str]:
@@ -328,4 +335,5 @@ def _planned(timed: TimedCandidate, objective: Objective, known: Calibration) ->
         tuple(f"speed of {codec}" for codec in unmeasured),
         objective.goodput(timed),
         None if price is None else price.paid,
+        one.hosts,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+import torch
 
 from manyhands.cluster import Cluster, Link
 from manyhands.lab.planning.candidates import Candidate, check
@@ -18,7 +19,7 @@ from manyhands.placements.forecasts.network_cost import job_network_cost
 from manyhands.strategies import strategy as read_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from manyhands.job import Job
     from manyhands.lab.calibration import Calibration
@@ -176,6 +177,52 @@ class Rules:
             cluster = replace(Cluster.parse(f"{workers} workers, 1gbit{where}"), link=link)
         check(candidate.strategy, job, workers, [host.name for host in cluster.hosts])
         return predict(job, candidate, cluster, known, slow or (), repeats=1, reasons=False).rate
+
+
+def larger_batch(
+    job: Job,
+    candidate: Candidate,
+    about: tuple[Cluster, Calibration, Sequence[Pace]],
+    rate: float,
+) -> str:
+    """What twice the global batch would change, in a sentence; empty if it is not clearly faster.
+
+    Args:
+        job: the job.
+        candidate: the strategy and the number of workers.
+        about: where, how long a batch takes, and slower workers.
+        rate: samples per second with the job's batch.
+    """
+    batch, workers = job.batch_sizes.at(0), candidate.workers
+    if workers == 1 or candidate.divides_work or 2 * batch > job.epoch_samples:
+        return ""
+    twice = replace(job, global_batch=2 * batch)
+    try:
+        check(candidate.strategy, twice, workers, [host.name for host in about[0].hosts])
+        faster = predict(twice, candidate, *about, repeats=1, reasons=False).rate
+    except (ValueError, TypeError):
+        return ""
+    if faster < _CLEAR * rate:
+        return ""
+    return (
+        f"each of the {workers} workers has {batch / workers:,.3g} of the {batch:,} samples of a "
+        f"global batch, and twice as many (--global-batch {2 * batch}) are predicted to train at "
+        f"{faster:,.0f} samples/s; a rule of thumb is then {_rate_rule(job)}, which says nothing "
+        "of the accuracy"
+    )
+
+
+def _rate_rule(job: Job) -> str:
+    """How the learning rate follows the batch, by the rule of thumb for the job's optimizer."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            optimizer = job.make_optimizer(job.model())
+    except Exception:  # noqa: BLE001 - not every model is made without numbers
+        return "twice the learning rate for SGD, and 1.4 times for Adam and its like"
+    kind = type(optimizer).__name__
+    if "sgd" in kind.lower():
+        return f"twice the learning rate (linear scaling, for {kind})"
+    return f"1.4 times the learning rate (square-root scaling, for {kind})"
 
 
 def slowest(cluster: Cluster) -> Link:

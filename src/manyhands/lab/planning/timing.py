@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from manyhands.cluster import Cluster, Link
 from manyhands.costs.compression import PAYLOAD_SHARE
+from manyhands.lab.planning.candidates import paces_on
 from manyhands.reports.figures.speed import throughput
 from manyhands.reports.figures.worker_shares import uneven_share
 from manyhands.sampling.speed_shares import EVERY
@@ -145,7 +146,7 @@ def seconds_of(
     What the network and servers take is not included.
     """
     batch, workers = job.batch_sizes.at(0), candidate.workers
-    per_host = cluster.first(workers).most_on_a_host(workers)
+    per_host = candidate.on(cluster).most_on_a_host(workers)
     overhead = 0.0
     if placement_of(candidate.strategy) is not None:
         sharded = candidate.strategy.name in SHARDED
@@ -178,13 +179,16 @@ def asked_of(
     slow: Sequence[Pace] = (),
 ) -> Asked:
     """A virtual run of a candidate, by calibrated times."""
-    workers = candidate.workers
-    per_host = cluster.first(workers).most_on_a_host(workers)
+    workers, among = candidate.workers, candidate.on(cluster)
+    per_host = among.most_on_a_host(workers)
     computing, overhead = seconds_of(job, candidate, cluster, calibration)
     seconds = computing + overhead
     # A slow worker computes more slowly; what collectives take is stretched with it here.
     share = computing / seconds
-    paces = tuple(replace(pace, factor=1 + share * (pace.factor - 1)) for pace in slow)
+    paces = tuple(
+        replace(pace, factor=1 + share * (pace.factor - 1))
+        for pace in paces_on(cluster, candidate.hosts, slow)
+    )
     needs = candidate.strategy.needs(workers)
     through_servers = needs.leases and workers > 1
     # Workers that do not wait for each other do not stay in step either, as they would here.
@@ -192,7 +196,7 @@ def asked_of(
     return Asked(
         strategy=candidate.strategy,
         workers=workers,
-        cluster=_with_room(cluster.first(workers)) if through_servers else cluster.first(workers),
+        cluster=_with_room(among) if through_servers else among,
         times=calibration.spread(seconds, job.batch_sizes.at(0) / workers, least),
         slow=tuple(pace for pace in paces if pace.worker is None or pace.worker < workers),
         service=calibration.service * calibration.crowding(per_host) if through_servers else None,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -71,6 +71,10 @@ class MemoryEstimate:
         """Bytes of all processes."""
         return self.workers * self.worker + self.rest
 
+    def most(self, memory: int) -> int:
+        """The most workers for which there is room."""
+        return max(0, (memory - self.rest) // self.worker)
+
     def check(self, memory: int, swap: int = 0) -> str:
         """A warning if the run nearly fills the available memory; otherwise an empty string.
 
@@ -79,7 +83,7 @@ class MemoryEstimate:
         """
         has = f"and {_bytes(memory)} are available"
         if self.total > memory + swap:
-            most = max(0, (memory + swap - self.rest) // self.worker)
+            most = self.most(memory + swap)
             copies = (
                 ". Each worker has its own copy of the data that the script creates; workers share "
                 "data in a memory-mapped file (numpy.memmap, mh.data)"
@@ -166,25 +170,55 @@ def check_hosts(strategy: Strategy, job: Job, workers: int, cluster: Cluster) ->
     if not any(host.memory for host in cluster.hosts):
         return
     among = cluster.first(workers)
-    on = Counter(among.worker_hosts(workers))
-    serving = Counter(serving_hosts(strategy, workers, among))
-    alone = len(among.hosts) == 1
-    # Hosts that are alike are looked at once, the first of them.
-    kinds = {
-        (host.memory, on[host.name], serving[host.name]): host.name
-        for host in reversed(among.hosts)
-        if host.memory
-    }
-    for (memory, here, servers), name in kinds.items():
-        need = estimate(job, strategy, workers, here, ["cpu"], forks=True)
-        shared = need.shared
-        if need.servers:
-            shared = need.shared * servers // need.servers
-        need = replace(need, servers=servers, shared=shared, loaded=2 * AFRESH)
+    for name, memory, need in _needs(strategy, job, workers, among):
         try:
             need.check(memory)
         except ValueError as error:
-            raise ValueError(str(error) if alone else f"{name}: {error}") from None
+            words = str(error) if len(among.hosts) == 1 else f"{name}: {error}"
+            raise ValueError(words) from None
+
+
+def workers_that_fit(strategy: Strategy, job: Job, cluster: Cluster) -> dict[str, int]:
+    """The workers for which each host has room; empty if there is no room for any.
+
+    Args:
+        strategy: the strategy.
+        job: the job.
+        cluster: the declared cluster.
+    """
+    counts = Counter(cluster.worker_hosts(cluster.default_workers()))
+    while total := sum(counts.values()):
+        needs = _needs(strategy, job, total, cluster.with_workers(counts))
+        full = [(name, need.most(memory)) for name, memory, need in needs if need.total > memory]
+        if not full:
+            return {name: count for name, count in counts.items() if count}
+        for name, most in full:
+            if not counts[name]:
+                return {}
+            # Under some strategies fewer workers have larger parts each, so this is not the end.
+            counts[name] = min(counts[name] - 1, most)
+    return {}
+
+
+def _needs(
+    strategy: Strategy, job: Job, workers: int, among: Cluster
+) -> Iterator[tuple[str, int, MemoryEstimate]]:
+    """Of every host with a known memory its name, its memory, and what its processes need."""
+    on = Counter(among.worker_hosts(workers))
+    serving = Counter(serving_hosts(strategy, workers, among))
+    # The estimate of hosts that are alike is the same.
+    found: dict[tuple[int, int], MemoryEstimate] = {}
+    for host in among.hosts:
+        if not host.memory:
+            continue
+        here, servers = kind = (on[host.name], serving[host.name])
+        if kind not in found:
+            need = estimate(job, strategy, workers, here, ["cpu"], forks=True)
+            shared = need.shared
+            if need.servers:
+                shared = need.shared * servers // need.servers
+            found[kind] = replace(need, servers=servers, shared=shared, loaded=2 * AFRESH)
+        yield host.name, host.memory, found[kind]
 
 
 def serving_hosts(strategy: Strategy, workers: int, among: Cluster) -> tuple[str, ...]:
