@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from manyhands.lab.planning import Plan, PlannedStrategy
 
 _WIDTH = 100
+_NAME = 26
+"""Columns that the name of a strategy has at least, if it needs them."""
 _EXTRAS = ("failures", "checkpoint", "price", "start_up", "by")
 """Options about failures and prices."""
 _MOST = 5
@@ -231,11 +233,12 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
 
 def _ranking(found: Plan, *, timed: bool) -> Table:
     table = Table(box=None, pad_edge=False)
-    table.add_column("strategy")
+    longest = max((len(one.strategy) for one in found.ranking), default=0)
+    table.add_column("strategy", overflow="fold", min_width=min(longest, _NAME))
     priced = is_priced(found)
     columns = ["workers", *(["s to target", "from", "to", "runs"] if timed else [])]
     columns += ["samples/s", *([] if timed else ["from", "to"])]
-    columns += [*(["goodput"] if found.failures else []), *(["price"] if priced else [])]
+    columns += [*(["goodput", "a loss"] if found.failures else []), *(["price"] if priced else [])]
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("limited by")
@@ -247,7 +250,7 @@ def _ranking(found: Plan, *, timed: bool) -> Table:
 
 def _figures(one: PlannedStrategy, timed: bool, priced: bool) -> list[str]:
     speeds = [f"{value:,.0f}" for value in (one.rate, one.least, one.most)]
-    more = [goodput_words(one)] if one.goodput is not None else []
+    more = [goodput_words(one), one.goodput.short] if one.goodput is not None else []
     more += ["" if one.price is None else f"{one.price:.3g}"] if priced else []
     if not timed:
         return [*speeds, *more]

@@ -169,10 +169,10 @@ def test_the_command_shows_failures_and_prices_in_every_form(start, tmp_path: Pa
     shown = start(*command, *asked, "--output", "plan.html")
     assert shown.finish(120) == 0, shown.text()
     text = " ".join(shown.text().split())
-    assert "goodput price limited by" in text
+    assert "goodput a loss price limited by" in text
     assert "A worker is lost every 2 h, each on its own." in text
     assert "Price: of 64,000 samples, failures included, from the start on" in text
-    assert "goes back, 311 s a loss" in text
+    assert "311 s, back" in text
     page = (tmp_path / "plan.html").read_text()
     assert "price of 64,000" in page
     told = start(*command, *asked, "--json")

@@ -132,6 +132,14 @@ class Goodput:
     if that does not end it."""
 
     @property
+    def short(self) -> str:
+        """What a loss costs, for a table; "back" where all workers go back to a checkpoint."""
+        if self.seconds is None:
+            return "not replaced"
+        back = ", back" if self.effect == "goes back" else ""
+        return f"{seconds_words(self.seconds)}{back}"
+
+    @property
     def words(self) -> str:
         """What a loss does and costs."""
         costs = "" if self.seconds is None else f", {seconds_words(self.seconds)} a loss"

@@ -45,12 +45,12 @@ RANGE_WORDS: Final = (
 
 
 def limit_words(one: PlannedStrategy) -> str:
-    """What limits a strategy, what was assumed of it, and what the loss of a worker does to it."""
+    """What limits a strategy, what was assumed of it, and where it has room."""
     words = f"{one.limit}; {', '.join(one.assumed)} assumed" if one.assumed else one.limit
     if one.hosts:
         on = ", ".join(f"{count} on {name}" for name, count in one.hosts)
         words += f"; workers with enough memory: {on}"
-    return words if one.goodput is None else f"{words}; {one.goodput.words}"
+    return words
 
 
 def goodput_words(one: PlannedStrategy) -> str:
@@ -73,7 +73,7 @@ def failure_words(plan: Plan) -> str:
     return (
         f"A worker is lost {plan.failures}, each on its own. Goodput is what this leaves of the "
         "speed, by which strategies are ranked; samples per second, seconds, from and to are those "
-        "without failures."
+        "without failures. A loss costs so much training; back: all go back to the last checkpoint."
     )
 
 
@@ -240,7 +240,11 @@ def _row(
             else []
         ),
         element("td", bar, class_="scale"),
-        element("td", limit_words(one), data_title="limited by"),
+        element(
+            "td",
+            limit_words(one) + (f"; {one.goodput.words}" if one.goodput else ""),
+            data_title="limited by",
+        ),
     ]
     if priced:
         price = "" if one.price is None else f"{one.price:.3g}"
