@@ -88,14 +88,15 @@ def test_a_price_has_the_start_and_the_copies_of_the_first_parameters() -> None:
     """A second costs 1 for each host: four workers and a server's host."""
     # 1 MB to each of four workers through one port of 12.5 MB/s: 0.32 s.
     where = "4 workers, 100mbit and 1us, servers apart"
-    found = planned("synchronous()", where=where, price=3600.0, start_up=10.0)
+    short = job(epochs=1)
+    found = planned("synchronous()", where=where, made=short, price=3600.0, start_up=1.0)
     (row,) = (one for one in found.ranking if one.workers == 4)
     assert row.paid == 5
-    assert row.price == pytest.approx(5 * (10 + 0.33 + 64_000 / row.rate), rel=0.002)
-    assert found.samples == 64_000
-    default = planned("synchronous()", where=where, price=3600.0)
+    assert row.price == pytest.approx(5 * (1 + 0.33 + 64 / row.rate), rel=0.02)
+    assert found.samples == 64
+    default = planned("synchronous()", where=where, made=short, price=3600.0)
     (again,) = (one for one in default.ranking if one.workers == 4)
-    assert row.price - (again.price or 0) == pytest.approx(5 * (10 - STARTS), rel=1e-6)
+    assert row.price - (again.price or 0) == pytest.approx(5 * (1 - STARTS), rel=1e-6)
     assert "start-up 3.2 s (--start-up 3min)" in [one.words for one in default.assumptions]
     assert "start-up" not in [one.name for one in found.assumptions]
 

@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from manyhands.lab.planning.timing import asked_of, figure_of_run
+from manyhands.lab.planning.timing import STEPS, asked_of, figure_of_run
 from manyhands.live.agent.memory_check import serving_hosts
-from manyhands.reports.figures.speed import throughput
+from manyhands.reports.figures.speed import training_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,12 +68,13 @@ def run_price(
     """
     job, cluster, calibration, slow = about
     asked = asked_of(job, candidate, cluster, calibration, slow)
-    asked = replace(asked, samples=job.batch_sizes.at(0), time_only=True, seed=job.seed)
+    asked = replace(asked, samples=STEPS * job.batch_sizes.at(0), time_only=True, seed=job.seed)
     copying = figure_of_run(
         job,
         calibration.pieces,
         asked,
-        lambda trace: throughput(trace).start_up,
+        # A run trains as soon as one worker does; at its full speed when the last one does.
+        lambda trace: max(training_interval(worker)[0] for worker in trace.workers),
         starts_free=False,
     )
     return RunPrice(price, paid_workers(candidate, cluster), copying)

@@ -5,6 +5,7 @@ A rule is confirmed or refuted by predictions that differ in the one thing that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -195,6 +196,9 @@ def larger_batch(
     """
     batch, workers = job.batch_sizes.at(0), candidate.workers
     if workers == 1 or candidate.divides_work or 2 * batch > job.epoch_samples:
+        return ""
+    if isinstance(job.global_batch, Mapping):
+        # It grows by itself.
         return ""
     twice = replace(job, global_batch=2 * batch)
     try:
