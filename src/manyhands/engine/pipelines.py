@@ -8,6 +8,7 @@ are sent through our own `Ranks`; torch runs the computation in the order of the
 from __future__ import annotations
 
 import contextlib
+import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +27,8 @@ _schedules: Any = pipelining_schedules
 _stage: Any = pipelining_stage
 """Untyped, because the names used are not exported."""
 
+# With an exception torch logs its whole table, some forty lines, as errors, and raises it.
+_schedules.logger.addFilter(lambda record: record.levelno != logging.ERROR)
 _AHEAD = 2
 """Computations before which a receive begins: while one computes, the link is never idle."""
 Meta = tuple[tuple[int, ...], torch.dtype]

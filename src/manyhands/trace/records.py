@@ -153,6 +153,8 @@ class Event(_Record, frozen=True):
     `trained`     a worker has finished training; what follows is not counted as training
     `parameters`  the final parameters' `sha256`
     `fault`       a fault on purpose began: `what` it is, as text; `fault over` when it has ended
+    `not stored`  a checkpoint was left out: after how many `samples`, and in `words` why
+    `trace waited`  traces could not be written for some `seconds`; in `words` what is missing
     `end`         how the run ended: `status` finished, failed or interrupted, and `words`; written
                   by the agent, by the coordinator if the agent was killed, or by worker 0 if there
                   is neither

@@ -9,6 +9,8 @@ import socket
 _ANYWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses reserved for documentation (RFC 5737, RFC 3849): their route is the default route."""
 _PLACE = re.compile(r"^(?P<host>[^\s:\[\]]+|\[[^\s\[\]]+\])(:(?P<port>\d{1,5}))?$")
+_REACHED_WITHIN = 3.0
+"""Seconds in which this host must reach an address of its own."""
 
 
 def address_towards(host: str, port: int) -> str:
@@ -94,3 +96,22 @@ def is_ipv6(address: str) -> bool:
 def family_of(address: str) -> socket.AddressFamily:
     """The family of sockets that listen at an address."""
     return socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
+
+
+def check_own_address(address: str) -> None:
+    """Raise ValueError if this host cannot connect to an address of its own.
+
+    torch would try for five minutes, and print its frames each time.
+    """
+    try:
+        with (
+            socket.create_server((address, 0), family=family_of(address)) as server,
+            socket.create_connection(server.getsockname()[:2], _REACHED_WITHIN),
+        ):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"workers connect to each other at {address}, and no connection to it is possible "
+            f"({error.strerror or error}): enable the network interface of that address (the "
+            "loopback interface: ip link set lo up), and allow it in the firewall"
+        ) from None

@@ -3,7 +3,11 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -266,3 +270,60 @@ def test_a_worker_that_sleeps_in_user_code_is_named_with_that_line(run_script):
     )
     assert "worker 2 on " in line
     assert f"script.py:{sleeping} in loop" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["allreduce()", "asynchronous()"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_run_whose_folder_is_deleted_ends_with_its_model(run_script, strategy, killed):
+    text = JOB.replace("allreduce()", strategy).replace("epochs=1000", "epochs=8")
+    started = training(run_script, text)
+    # The run makes parts of its folder again at once.
+    shutil.rmtree(started.folder / "run", ignore_errors=True)
+    if killed:
+        started.worker(3).kill()
+    assert started.finish(120) == 0, started.text()
+    assert "Traceback" not in started.text()
+    assert (started.folder / "run" / "model.safetensors").exists()
+    assert ": finished" in started.text()
+
+
+@pytest.fixture
+def without_loopback():
+    """A network namespace whose loopback interface is down."""
+    name = f"lo-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no network namespace can be made here: {made.stderr.decode().strip()}")
+    yield ("ip", "netns", "exec", name)
+    subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def test_a_host_without_loopback_is_refused_in_a_sentence(start, without_loopback, tmp_path):
+    (tmp_path / "script.py").write_text(textwrap.dedent(JOB))
+    started = start(*without_loopback, sys.executable, tmp_path / "script.py")
+    assert started.finish(60) != 0
+    last = started.text().rstrip().rpartition("\n")[2]
+    assert "no connection to it is possible" in last, started.text()
+    assert "ip link set lo up" in last
+    assert "c10d" not in started.text()
+    assert not (tmp_path / "run").exists(), "the same command may be given again"
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_loses_a_worker_does_not_print_its_schedule(run_script):
+    text = (
+        JOB.replace("allreduce()", "pipeline()")
+        .replace("workers=4", "workers=2")
+        .replace(
+            "torch.nn.Linear(20, 5)",
+            "torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.Tanh(), torch.nn.Linear(8, 5))",
+        )
+    )
+    started = training(run_script, text)
+    started.worker(1).kill()
+    assert started.finish(60) != 0
+    assert "worker 1 on " in started.text()
+    logs = "".join(one.read_text() for one in (started.folder / "run" / "logs").iterdir())
+    for printed in ("caught", "Full Schedule", "Step "):
+        assert printed not in started.text() + logs, started.text() + logs

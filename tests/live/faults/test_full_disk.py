@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import re
 import shutil
 import subprocess
 import tempfile
@@ -84,6 +85,32 @@ def test_a_disk_that_is_full_for_three_seconds_does_not_end_a_run(run_script, di
     assert run.status == "finished"
     assert run.samples == 2400
     assert (disk / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["allreduce()", "synchronous()"])
+def test_what_a_full_disk_left_out_is_in_the_summary_and_nothing_stays(run_script, disk, strategy):
+    text = SCRIPT.replace("allreduce()", strategy).replace(
+        "metrics=(),", "metrics=(), checkpoint=mh.every(steps=10),"
+    )
+    started = run_script(
+        text.replace("mh.train(", "run = mh.train(") + "        print(run.summary())"
+    )
+    trace, stored = disk / "run" / "trace" / "worker-0.jsonl", disk / "run" / "checkpoints"
+    wait_for(lambda: trace.exists() and b'"compute"' in trace.read_bytes(), 60, "training")
+    filler = fill(disk)
+    threading.Event().wait(3.0)
+    filler.unlink()
+    assert started.finish(120) == 0, started.text()
+    summary = " ".join(started.text().split())
+    told = re.search(r"not stored (\d+) checkpoints?, the first after (\d+) samples, ", summary)
+    assert told, started.text()
+    assert int(told[2]) % 120 == 0
+    assert "the disk is full" in summary
+    assert re.search(r"traces could not be written from [\d.]+ s to [\d.]+ s, and noth", summary)
+    left = [path.name for path in stored.iterdir()]
+    assert all(name.isdigit() for name in left), left
+    assert f"{2400:012}" in left
 
 
 def test_a_file_waits_for_space(disk):

@@ -31,7 +31,7 @@ from manyhands.files.disk_space import is_full
 from manyhands.files.tensor_format import METADATA, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     import torch
@@ -60,6 +60,7 @@ class CheckpointFolder:
         keep: number of generations that are kept.
         attempt: distinguishes this run from earlier ones that used the same folder.
         url: where the first process copies complete generations to; empty for nowhere.
+        note: called in the first process if a generation was not stored: its samples, and why.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class CheckpointFolder:
         keep: int,
         attempt: str,
         url: str = "",
+        note: Callable[[int, str], None] | None = None,
     ) -> None:
+        self._note = note
         self._folder = folder
         self._member = member
         self._members = members
@@ -167,6 +170,8 @@ class CheckpointFolder:
             _say(f"warning: the checkpoint after {cut.samples} samples was not stored: {kind}")
             if self._member == self._members[0]:
                 shutil.rmtree(unfinished, ignore_errors=True)
+                if self._note is not None:
+                    self._note(cut.samples, str(kind))
 
     def _write_tensors(self, path: Path) -> ManifestFile:
         digest, size = hashlib.sha256(), 0

@@ -24,6 +24,8 @@ from manyhands.parameters.initial.start import start_digest
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.script.origin import override
 from manyhands.strategies import check_job
+from manyhands.transport.collectives import LOOPBACK
+from manyhands.transport.interfaces import check_own_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +49,8 @@ def check_request(request: Request) -> str:
         strategy.check_places(request.hosts.names if request.hosts else (request.host,), places)
         check_job(strategy, job, request.workers)
         check_kept(request)
+        if strategy.needs(request.workers).collectives and request.hosts is None:
+            check_own_address(LOOPBACK)
         check_optional(strategy, job, places)
         if any(isinstance(fault, FullDisk) for fault in request.drawn_faults()):
             check_disk(request.folder)

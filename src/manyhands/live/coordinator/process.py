@@ -71,6 +71,7 @@ def main(path: str) -> None:
         trace = trace_file(folder, head)
         written = bool(entries) and trace.exists() and trace.stat().st_size > 0
         recorder = Recorder(head, partial(files.append, trace), clock, continues=written)
+        files.note = partial(recorder.event, "trace waited")
         lease_service = None
         if assignment.leasing is not None:
             asking = folder / CHECKPOINTS / ASKED

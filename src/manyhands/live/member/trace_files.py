@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 KEPT = 64 * 1024 * 1024
@@ -48,6 +48,8 @@ class TraceFiles:
         self._words = ""
         self._heads: dict[Path, bytes] = {}
         """By file, its first line, for a file that was deleted and is made again."""
+        self.note: Callable[[Mapping[str, str]], None] = lambda _: None
+        """Records that lines waited for space: for how many seconds, and what is missing."""
 
     def append(self, path: Path, lines: bytes) -> None:
         """Append complete lines to a file."""
@@ -74,6 +76,7 @@ class TraceFiles:
             del self._waiting[path]
         seconds, self._since = self._clock() - self._since, None
         self._say(f"trace: written again after {seconds:.0f} s; {self._missing()}")
+        self.note({"seconds": f"{seconds:.3f}", "words": self._missing()})
         self._left_out.clear()
 
     def close(self) -> None:

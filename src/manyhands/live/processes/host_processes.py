@@ -171,6 +171,8 @@ class HostProcesses:
     ) -> Process:
         self._logs[name] = log or name
         stem = self._folder.resolve() / "logs" / self._logs[name]
+        # The folder of the run may have been deleted since it began.
+        Path(stem).parent.mkdir(parents=True, exist_ok=True)
         incarnation = self._incarnations.next(name)
         settings = {**self._environment, INCARNATION: str(incarnation)}
         start = Start(module, (str(self._assignment), *arguments), str(stem), settings)

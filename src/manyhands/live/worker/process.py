@@ -110,7 +110,7 @@ def _work(
             recorder,
             progress,
             heartbeat.notices,
-            _storing(assignment),
+            _storing(assignment, recorder),
         )
         return
     store = connect_store(assignment.store_address, assignment.store_port)
@@ -133,12 +133,12 @@ def _work(
         loop,
         Path(assignment.folder),
         Slowdown(factor(assignment.slow, rank)),
-        _storing(assignment),
+        _storing(assignment, recorder),
     )
     group.close()
 
 
-def _storing(assignment: Assignment) -> StoringPlan:
+def _storing(assignment: Assignment, recorder: Recorder) -> StoringPlan:
     from manyhands.live.worker.checkpoints.storing_plan import StoringPlan  # noqa: PLC0415
 
     return StoringPlan(
@@ -150,6 +150,7 @@ def _storing(assignment: Assignment) -> StoringPlan:
         assignment.checkpoint_memory,
         assignment.generation,
         assignment.hosts,
+        lambda samples, why: recorder.event("not stored", {"samples": str(samples), "words": why}),
     )
 
 
@@ -252,7 +253,7 @@ def _work_free(
             progress,
             commons[0].writes if commons and needs.local_optimizer else None,
             pacer=Slowdown(factor(assignment.slow, rank)),
-            storing=_storing(assignment),
+            storing=_storing(assignment, recorder),
             returns=roll.returns,
         )
         progress.phase = "finish"

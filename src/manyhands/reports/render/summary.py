@@ -7,6 +7,7 @@ from manyhands.assumptions import SOURCE, Assumption, assumed_words, of_settings
 from manyhands.costs.coding_speed import FREE
 from manyhands.reports.figures.breakdown import breakdown, coding_seconds
 from manyhands.reports.figures.fault_times import fault_times, faults_in_words
+from manyhands.reports.figures.not_stored import not_stored
 from manyhands.reports.figures.outcome import (
     division,
     ending,
@@ -32,7 +33,7 @@ from manyhands.trace import PHASES, Setting, Trace, digest
 
 _WIDTH = 80
 _LABEL = 15
-_LONG = ("settings", "time", "faults")
+_LONG = ("settings", "time", "faults", "not stored")
 """Rows of up to three lines; the others have two."""
 _TIED = "\N{NO-BREAK SPACE}"
 """Keeps a figure and its unit on one line; printed as a plain space."""
@@ -76,6 +77,7 @@ def summary_rows(trace: Trace) -> list[tuple[str, str]]:
         ("faults", faults_in_words(fault_times(trace))),
         ("not applied", _not_applied(trace)),
         ("mishaps", _mishaps(trace)),
+        ("not stored", not_stored(trace)),
         *(_part(line) for line in division(trace)),
         ("assumed", assumed_words(assumptions(trace))),
         ("settings", _settings(s for s in settings(trace) if _is_shown(s))),

@@ -87,7 +87,7 @@ class LeasedCheckpoints:
         folder = plan.folder / CHECKPOINTS
         url = job.checkpoint.to if job.checkpoint is not None else ""
         about = (folder, self._name, (self._name,), job.keep, plan.attempt)
-        self._writer = CheckpointFolder(*about, url)
+        self._writer = CheckpointFolder(*about, url, plan.note)
 
     def store(self, cut: Evaluate, bring: Callable[[], None]) -> float:
         """Store this worker's part; the first worker's part has the model.

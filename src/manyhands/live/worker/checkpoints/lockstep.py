@@ -124,7 +124,8 @@ class LockstepCheckpoints:
         member = f"worker-{self._group.rank}"
         about = (self._folder, member, (member,), self._job.keep, self._plan.attempt)
         self._joined = self._group
-        return CheckpointFolder(*about, self._job.checkpoint.to if self._job.checkpoint else "")
+        url = self._job.checkpoint.to if self._job.checkpoint else ""
+        return CheckpointFolder(*about, url, self._plan.note)
 
     @property
     def _as_now(self) -> tuple[str, int]:

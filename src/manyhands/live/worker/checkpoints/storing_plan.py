@@ -7,6 +7,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -37,6 +38,8 @@ class StoringPlan:
     """Which of the two is written first."""
     hosts: tuple[tuple[str, int], ...] = ()
     """All hosts in order, each with its number of workers; empty for a run on one host."""
+    note: Callable[[int, str], None] | None = None
+    """Called if a checkpoint was not stored: its samples, and why."""
 
     @property
     def spans_hosts(self) -> bool:
