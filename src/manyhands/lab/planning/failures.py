@@ -15,17 +15,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal
 
 from manyhands.units import seconds_words
 
 if TYPE_CHECKING:
     from manyhands.intervals import Every
     from manyhands.job import Job
-
-Effect: TypeAlias = Literal["goes on", "goes back", "is not replaced"]
-"""What follows the loss of a worker: the others go on, and it comes back; all workers go back to
-the last checkpoint; the others go on, and it does not come back."""
 
 JOINS: Final = 1.24
 """Seconds from the kill of a worker until its successor trains: the median of 90 kills,
@@ -122,7 +118,7 @@ class Goodput:
 
     fraction: float
     """Samples per second that count, divided by those without failures."""
-    effect: Effect
+    effect: Literal["goes on", "goes back", "is not replaced"]
     """What follows the loss of a worker: the run "goes on" without it until it is back, all workers
     "go back" to the last checkpoint, or it "is not replaced"."""
     seconds: float | None = None
@@ -151,7 +147,7 @@ class Goodput:
 class LossCost:
     """Seconds of training that the loss of one worker costs: they grow with its absence."""
 
-    effect: Effect
+    effect: Literal["goes on", "goes back", "is not replaced"]
     fixed: float = 0.0
     """Those that do not depend on how long it is away."""
     share: float = 1.0

@@ -73,7 +73,7 @@ class PlannedStrategy:
     def _fraction(self) -> float:
         return 1.0 if self.goodput is None else self.goodput.fraction
 
-    def resembles(self, other: PlannedStrategy, by: By = "time") -> bool:
+    def resembles(self, other: PlannedStrategy, by: Literal["time", "cost"] = "time") -> bool:
         """Whether the predictions of two cannot be told apart.
 
         Args:

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import structs
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.lab.planning.failures import Failures
     from manyhands.lab.planning.objective import Objective
-    from manyhands.lab.planning.planned import By
 
 BUDGET: Final = 120.0
 """Seconds for virtual runs with real gradients."""
@@ -77,7 +76,7 @@ class Plan:
     """The cluster, with its links as they were declared; None if it is not known."""
     slow: tuple[Pace, ...] = ()
     """The workers that were asked to be slower than the others."""
-    by: By = "time"
+    by: Literal["time", "cost"] = "time"
     """What it is ranked by: the time (speed, or time to the target), or the cost."""
     samples: int | None = None
     """The samples that prices are of, without a target: the job's, or a million if it does not say
@@ -171,7 +170,7 @@ def plan(
     checkpoint: str | Every | None = None,
     price: float | None = None,
     start_up: str | float | None = None,
-    by: By = "time",
+    by: Literal["time", "cost"] = "time",
     rules: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Plan:
