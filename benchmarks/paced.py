@@ -181,7 +181,7 @@ def simulate(strategy: str, pace: Pace, conditions: Conditions, folder: Path, se
     needs = protocol.needs(pace.workers)
     if needs.shared_memory:
         # Those who sleep hold no core, so a server need not wait for one.
-        where = {"cores": pace.workers + needs.servers}
+        where = {"cores": pace.workers + needs.servers, "handover": conditions.way}
     else:
         where = {"bandwidth": 2e9, "latency": conditions.way}
     return mh.simulate(
@@ -190,7 +190,6 @@ def simulate(strategy: str, pace: Pace, conditions: Conditions, folder: Path, se
         workers=pace.workers,
         times=conditions.times,
         service=conditions.service,
-        handover=conditions.way,
         seed=seed,
         output=folder,
         **where,

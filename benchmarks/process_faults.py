@@ -117,12 +117,14 @@ class Command:
     process: subprocess.Popen[str]
     lines: list[tuple[float, str]] = field(default_factory=list)
     seen: dict[int, psutil.Process] = field(default_factory=dict)
+    reader: threading.Thread | None = None
 
     def read(self) -> None:
         """Read what it prints."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append((time.monotonic(), line.rstrip()))
+        with self.process.stdout as printed:
+            for line in printed:
+                self.lines.append((time.monotonic(), line.rstrip()))
 
     def tree(self) -> list[psutil.Process]:
         """Its descendants that are alive."""
@@ -195,7 +197,8 @@ class Trial:
                 start_new_session=True,
             )
         )
-        threading.Thread(target=started.read, daemon=True).start()
+        started.reader = threading.Thread(target=started.read, daemon=True)
+        started.reader.start()
         self._commands.append(started)
         return started
 
@@ -414,6 +417,8 @@ class Trial:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
             command.process.wait()
+            if command.reader is not None:
+                command.reader.join(5.0)
 
 
 def inject(pid: int, process: str, fault: str, folder: Path) -> None:
