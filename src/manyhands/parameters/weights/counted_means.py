@@ -121,6 +121,12 @@ def _look(
     return (weight[target.clamp(min=0)] * counts).sum(), targets, True
 
 
+def all_count(targets: object) -> bool:
+    """Whether every target of a batch is a class that counts, by the defaults of `WATCHED`."""
+    is_class = isinstance(targets, torch.Tensor) and not targets.is_floating_point()
+    return is_class and _all_classes(targets)
+
+
 def _all_classes(target: torch.Tensor) -> bool:
     """Whether targets in the host's memory are classes, none of them below 0."""
     here = target.device.type == "cpu" and has_values(target) and target.numel() > 0

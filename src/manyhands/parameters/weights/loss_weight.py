@@ -25,6 +25,7 @@ from manyhands.parameters.weights.counted_means import (
     WATCHED,
     CountedMean,
     WatchedLoss,
+    all_count,
     reached,
     scale_gradients,
 )
@@ -77,6 +78,8 @@ class CountedLoss:
         self._direct = any(loss is one for one in WATCHED)
         """Whether the loss itself is inspected, so that no call within it has to be intercepted."""
         self._means: list[CountedMean] = []
+        self._targets: int | None = None
+        """The targets of the last batch, if all of them counted and its mean was not inspected."""
         self._reached: dict[tuple[int, ...], list[bool]] = {}
         """By the sites of a batch's means, which of them are part of the loss."""
         self._taken: torch.Tensor | None = None
@@ -89,6 +92,11 @@ class CountedLoss:
 
     def __call__(self, first: Any, second: Any) -> torch.Tensor:
         """The mean loss, of outputs and targets, or of a model and a batch."""
+        if self._direct and self.decided and not self.counts and all_count(second):
+            # Of most training steps: no mean has a weight, so one number is all that is compared.
+            self._means, self.returned, self._targets = [], None, second.numel()
+            return self.loss(first, second)  # type: ignore[no-any-return]
+        self._targets = None
         watching = WatchedLoss()
         if self._direct:
             value = watching.call(self.loss, (first, second), {})
@@ -241,7 +249,7 @@ class CountedLoss:
 
     def _compare(self, loss: torch.Tensor, samples: float) -> None:
         """Warn, once, of means that the weight of the whole loss does not weigh."""
-        if not self.divided or self._warned:
+        if not self.divided or self._warned or self._targets == samples:
             return
         if self.returned is not None:
             if not self.counts:
@@ -262,11 +270,14 @@ class CountedLoss:
         if self.counts:
             self._compare_means(parts, samples)
             return
-        for mean in parts:
-            if float(mean.counted) != samples:
+        numbers = [(float(mean.counted), mean.targets) for mean in parts]
+        if self._targets is not None:
+            numbers = [(self._targets, self._targets)]
+        for counted, targets in numbers:
+            if counted != samples:
                 self._warn(
-                    f"the loss counts {float(mean.counted):g} of {mean.targets} targets of a batch "
-                    f"of {samples:g} samples (ignore_index), and in the first step of every worker "
+                    f"the loss counts {counted:g} of {targets} targets of a batch of "
+                    f"{samples:g} samples (ignore_index), and in the first step of every worker "
                     f"one for each sample. {self.divided} weighs the workers' losses by their "
                     "samples"
                 )
