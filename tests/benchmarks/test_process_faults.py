@@ -5,16 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.process_faults import (
-    FAULTS,
-    PROCESSES,
-    STRATEGIES,
-    Cell,
-    impossible,
-    pairs_of,
-    suffered,
-    table,
-)
+from benchmarks.process_faults import FAULTS, PROCESSES, STRATEGIES, pairs_of, table
+from benchmarks.process_faults_trial import Cell, impossible, suffered
 
 if TYPE_CHECKING:
     from pathlib import Path
