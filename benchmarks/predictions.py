@@ -197,6 +197,8 @@ class Case:
     measured: float
     low: float
     high: float
+    virtual: float | None = None
+    """What `compare --virtual` says, which knows nothing of this job but the time for a batch."""
 
     @property
     def error(self) -> float:
@@ -243,13 +245,34 @@ def measure(
         *itertools.chain.from_iterable(("--slow", pace) for pace in situation.slow),
         about=situation.job,
     )
-    results = read_results(target / "live")
-    rates = {
-        str(mh.strategy(run.strategy)): throughput(Run(target / "live" / run.folder).trace).rate
-        for run in results.runs
+    rates = rates_of(target / "live")
+    cases = predict(situation, known, rates)
+    if situation.slow or situation.is_local or situation.job.blocks:
+        return cases
+    virtual = simulated(situation, strategies, target / "virtual")
+    return [replace(case, virtual=virtual[case.strategy]) for case in cases]
+
+
+def simulated(situation: Situation, strategies: Sequence[str], folder: Path) -> dict[str, float]:
+    """What `compare --virtual` says of strategies, of the time for a batch alone."""
+    paced = situation.job
+    seconds = paced.step + paced.sample * paced.batch / situation.workers
+    command(
+        *("compare", str(_SCRIPT), "--strategies", ", ".join(strategies), "--repeats", "1"),
+        *("--virtual", "--time-only", "--cluster", situation.cluster),
+        *("--times", f"constant({seconds})", "--output", str(folder)),
+        about=paced,
+    )
+    return rates_of(folder)
+
+
+def rates_of(folder: Path) -> dict[str, float]:
+    """The samples per second of each strategy in a comparison."""
+    return {
+        str(mh.strategy(run.strategy)): throughput(Run(folder / run.folder).trace).rate
+        for run in read_results(folder).runs
         if run.status != "failed"
     }
-    return predict(situation, known, rates)
 
 
 def predict(
@@ -378,8 +401,15 @@ def show(name: str, cases: Sequence[Case], write: Callable[[str], None]) -> None
     for case in cases:
         write(
             f"  {case.strategy:28} predicted {case.predicted:8.1f} measured {case.measured:8.1f} "
-            f"samples/s  {100 * case.error:+6.1f} %"
+            f"samples/s  {100 * case.error:+6.1f} %{_of_virtual(case)}"
         )
+
+
+def _of_virtual(case: Case) -> str:
+    if case.virtual is None:
+        return ""
+    error = case.virtual / case.measured - 1
+    return f"   virtual {case.virtual:8.1f} samples/s  {100 * error:+6.1f} %"
 
 
 def _say(line: str) -> None:

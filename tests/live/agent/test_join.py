@@ -13,7 +13,7 @@ from manyhands.transport.security import JobKey
 from support import wait_for
 
 JOB = """
-    import os, sys, time
+    import os, sys, time, warnings
     import torch, torch.nn.functional as F
     import manyhands as mh
 
@@ -22,6 +22,7 @@ JOB = """
     data = torch.utils.data.TensorDataset(inputs, inputs[:, :5].argmax(1))
 
     def loss(outputs, targets):
+        warnings.warn("said by the loss")
         time.sleep(PAUSE)
         return F.cross_entropy(outputs, targets)
 
@@ -90,6 +91,8 @@ def test_two_hosts_train_together(begin, start, script, tmp_path, strategy):
     assert "2 hosts" in run.summary()
     assert "missing" in first.text()
     assert "b:1" in first.text()
+    said = [line for line in second.text().splitlines() if "said by the loss" in line]
+    assert [line.startswith("[worker 1]") for line in said] == [True], second.text()
     assert ("torch.distributed" in first.text()) == (strategy == "allreduce()")
     hosts = {process.header.host for process in run.trace.processes}
     assert hosts == {"a", "b"}

@@ -31,6 +31,7 @@ from manyhands.live.agent.progress_line import ProgressLine
 from manyhands.live.agent.recovery.kept_checkpoints import KeptCheckpoints
 from manyhands.live.agent.recovery.succession import next_run
 from manyhands.live.agent.recovery.worker_returns import WorkerReturns
+from manyhands.live.agent.worker_output import WorkerOutput
 from manyhands.live.assignment import Assignment
 from manyhands.live.hosts.compatibility import facts_of_host
 from manyhands.live.hosts.host_list import Hosts
@@ -323,6 +324,8 @@ class _HostRun:
         self._workers: dict[str, Process] = {}
         self._servers: dict[str, Process] = {}
         self._link = CoordinatorLink(assignment, number, line)
+        # Warnings of this host's workers: the first host has no log of them.
+        self._output = WorkerOutput(Path(assignment.folder) / "logs", self._show, time.monotonic)
         self._faults = self._injection()
         self._over: Disband | None = None
         self._begun = False
@@ -339,6 +342,15 @@ class _HostRun:
         faults = Faults.read(assignment.faults).drawn(assignment.workers, count)
         return FaultInjection(faults, names, self._find, self._link.event, _say)
 
+    def _show(self, words: str) -> None:
+        if self._display is not None:
+            self._display.say(words)
+
+    def _fork_worker(self, name: str, log: str) -> None:
+        rank = name.removeprefix("worker-")
+        self._workers[name] = self._host_processes.fork(name, _WORKER, rank, log)
+        self._output.follow(int(rank), log)
+
     def _find(self, name: str) -> Process | None:
         return self._workers.get(name) or self._servers.get(name)
 
@@ -353,8 +365,7 @@ class _HostRun:
             self._run_preflight()
             self._start_servers()
             for rank in self._ranks if self._over is None else ():
-                name = f"worker-{rank}"
-                self._workers[name] = self._host_processes.fork(name, _WORKER, str(rank))
+                self._fork_worker(f"worker-{rank}", f"worker-{rank}")
             while self._over is None:
                 self._follow()
         except BaseException as error:
@@ -372,6 +383,7 @@ class _HostRun:
             self._link.leave()
             for process in processes:
                 process.close()
+            self._output.end(failed=not finished)
             if self._over is None or not (self._over.again or self._over.rejoins):
                 self._host_processes.close()
             if self._display is not None:
@@ -423,6 +435,7 @@ class _HostRun:
                 self._over = message
         if self._over is None:
             self._faults.look()
+            self._output.look()
             self._look_after_fork_server()
             self._start_again()
             ended = self._restart_servers()
@@ -478,9 +491,7 @@ class _HostRun:
             else:
                 _say(f"{exit_} before all workers had joined; it is restarted")
             worker.close()
-            rank = name.removeprefix("worker-")
-            log = f"{name}.{self._returns.add()}"
-            self._workers[name] = self._host_processes.fork(name, _WORKER, rank, log)
+            self._fork_worker(name, f"{name}.{self._returns.add()}")
 
 
 def _span(ranks: range) -> str:

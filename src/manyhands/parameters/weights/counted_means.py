@@ -123,8 +123,9 @@ def _look(
 
 def all_count(targets: object) -> bool:
     """Whether every target of a batch is a class that counts, by the defaults of `WATCHED`."""
-    is_class = isinstance(targets, torch.Tensor) and not targets.is_floating_point()
-    return is_class and _all_classes(targets)
+    if not isinstance(targets, torch.Tensor) or targets.is_floating_point():
+        return False
+    return _all_classes(targets)
 
 
 def _all_classes(target: torch.Tensor) -> bool:
