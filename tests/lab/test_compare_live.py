@@ -91,7 +91,7 @@ def test_any_end_leaves_nothing_running(compare, tmp_path: Path, number: int) ->
 def test_a_run_that_fails_is_a_result_and_others_are_still_compared(compare, tmp_path) -> None:
     write_script(tmp_path, unused=True)
     started = compare("--strategies", "allreduce, asynchronous", "--workers", "2", "--repeats", "1")
-    assert started.finish() == 0, started.text()
+    assert started.finish() == 1, started.text()
     failed, finished = read_results(tmp_path / "out").runs
     assert (failed.status, finished.status) == ("failed", "finished")
     assert "the loss does not depend on 2 parameters" in failed.words
