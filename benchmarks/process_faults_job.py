@@ -21,6 +21,8 @@ import manyhands as mh
 FOLDER = Path(os.environ["MANYHANDS_FAULTS_FOLDER"])
 SAMPLES = int(os.environ.get("MANYHANDS_FAULTS_SAMPLES", "6400"))
 PAUSE = 0.3
+"""Seconds for a worker's half of a batch; a pipeline computes it in several parts."""
+BATCH = 16
 
 
 def fail_if_asked() -> None:
@@ -67,7 +69,7 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         file.write(f"{time.monotonic():.3f}\n")
     fail_if_asked()
     if not (FOLDER / "fast").exists():
-        time.sleep(PAUSE)
+        time.sleep(PAUSE * len(targets) / (BATCH / 2))
     return functional.cross_entropy(outputs, targets)
 
 
@@ -87,7 +89,7 @@ job = mh.Job(
     optimizer=lambda model: Step(model.parameters(), lr=0.05),
     loss=loss,
     data=Rows(),
-    global_batch=16,
+    global_batch=BATCH,
     epochs=1,
     num_workers=1,
     metrics=(),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from manyhands.files.checkpoint import load_state
-from same_jobs import CASES, by_hand
+from same_jobs import CASES, by_hand, plain_model
 
 SCRIPT = """
     import json, sys
@@ -28,6 +28,7 @@ SCRIPT = """
                 results[strategy] = "refused: " + str(error)
         print("RESULTS", json.dumps(results))
 """
+PLACED = "place"
 STRATEGIES = {
     "allreduce(find_unused=true)": 2,
     "synchronous()": 2,
@@ -35,7 +36,7 @@ STRATEGIES = {
     "zero(stage=1)": 2,
     "fully_sharded()": 2,
     "hybrid(data=2)": 2,
-    "place()": 2,
+    PLACED: 2,
     "pipeline(microbatches=2)": 2,
     "ssp()": 1,
     "diloco(every=2, outer_lr=1, outer_momentum=0)": 1,
@@ -43,6 +44,14 @@ STRATEGIES = {
 SHARDED = ("zero(stage=1)", "fully_sharded()")
 ROUGH = 0.02
 """Muon computes in bfloat16, and tensors that are divided are added up in another order."""
+
+
+def text_of(strategy: str, name: str) -> str:
+    """The strategy of a case, with the names of the model's modules."""
+    if strategy != PLACED:
+        return strategy
+    first, second = ("0", "2") if CASES[name].model is plain_model else ("first", "last")
+    return f'place(["{first} on 0", "{second} on 1"])'
 
 
 def refusal(name: str, strategy: str) -> str | None:
@@ -61,12 +70,13 @@ def refusal(name: str, strategy: str) -> str | None:
 @pytest.mark.parametrize("name", CASES)
 def test_it_equals_the_plain_loop_or_is_refused(name, run_script) -> None:
     tests = str(Path(__file__).parents[2])
-    started = run_script(SCRIPT, name, tests, json.dumps(STRATEGIES))
+    workers_of = {text_of(strategy, name): workers for strategy, workers in STRATEGIES.items()}
+    started = run_script(SCRIPT, name, tests, json.dumps(workers_of))
     assert started.finish(800) == 0, started.text()
     results = json.loads(started.text().partition("RESULTS ")[2].splitlines()[0])
     wrong = {}
     for strategy, workers in STRATEGIES.items():
-        said, reason = results[strategy], refusal(name, strategy)
+        said, reason = results[text_of(strategy, name)], refusal(name, strategy)
         if reason is not None or said.startswith("refused"):
             if reason is None or reason not in said:
                 wrong[strategy] = said
