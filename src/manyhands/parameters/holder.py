@@ -258,6 +258,8 @@ class Holder(ShardVectors):
             tensors[f"remembered {sender}"] = then
         for name, extra in self._extras.items():
             tensors[f"extra {name}"] = extra
+        if self.revision:
+            numbers["revision"] = self.revision
         if self.refused:
             numbers["refused"] = dict(self.refused)
         if self._lines is self.shard.parameters:
@@ -288,6 +290,8 @@ class Holder(ShardVectors):
         for name, value in numbers.items():
             if name == "references":
                 self.references.restore(vectors, value)
+            elif name == "revision":
+                self.revision = value
             elif name == "refused":
                 self.refused = dict(value)
             elif name == "unused":

@@ -21,6 +21,10 @@ class References:
     def __init__(self) -> None:
         self.last = 0
         """The number of the last answer."""
+        self.revision, self.since = -1, 0
+        """The revision of the shard that was answered with last, and the number of its first
+        answer. Rounding is drawn from that number: a successor that begins in the middle of a
+        revision encodes the rest as its predecessor did, which had encoded it once."""
         self.sent: defaultdict[str, dict[int, torch.Tensor]] = defaultdict(dict)
         """By caller and number of an answer, what the caller has after it: the bytes of a shard.
         It may have missed the latest."""
@@ -28,6 +32,11 @@ class References:
         """By caller, the number of the answer that it had when it made its last call."""
         self.received: dict[str, torch.Tensor] = {}
         """By caller, what it has sent, if it sends differences to that."""
+
+    def begin_revision(self, revision: int) -> None:
+        """Answer with the parameters of this revision from now on."""
+        if self.revision != revision:
+            self.revision, self.since = revision, self.last
 
     def acknowledge(self, caller: str, number: int) -> None:
         """Keep the answer that a caller has; it needs no earlier and no later one."""
@@ -64,11 +73,14 @@ class References:
         if not (self.last or received):
             return {}, {}
         facts = {"last": self.last, "sent": sent, "held": dict(self.held), "received": received}
+        facts |= {"revision": self.revision, "since": self.since}
         return tensors, {"references": facts}
 
     def restore(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned: the tensors by name, and the numbers of `references`."""
         self.last, self.held = facts["last"], dict(facts["held"])
+        # Journals and checkpoints of earlier versions have neither.
+        self.revision, self.since = facts.get("revision", -1), facts.get("since", self.last)
         for caller, answers in facts["sent"].items():
             self.sent[caller] = {int(number): tensors[name] for number, name in answers.items()}
         self.received = {caller: tensors[name] for caller, name in facts["received"].items()}

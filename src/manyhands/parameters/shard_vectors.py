@@ -31,7 +31,7 @@ class ShardVectors:
         self._scratch: torch.Tensor | None = None
         self._extras: dict[str, torch.Tensor] = {}
         self.revision = 0
-        """How often the parameters were changed by this process."""
+        """How often the parameters were changed, by its predecessors as well."""
 
     @classmethod
     def of(cls, values: torch.Tensor) -> ShardVectors:

@@ -218,6 +218,7 @@ class CodedShard:
             self._encoded.clear()
             self._current = None
             self._revision = self._holder.revision
+            self._holder.references.begin_revision(self._revision)
 
     def _copy(self, source: torch.Tensor) -> torch.Tensor:
         return source.clone()
@@ -229,7 +230,7 @@ class CodedShard:
         assert codec is not None
         after, payloads = source.clone(), []
         for index, flat in enumerate(self._shard.flat_by_dtype):
-            seed = mix(self._seed, self._holder.references.last, index)
+            seed = mix(self._seed, self._holder.references.since, index)
             if base is None:
                 payloads.append(codec.encode(flat.view(source), seed))
                 continue
