@@ -33,6 +33,7 @@ from manyhands.lab.planning.page import (
     write_page,
 )
 from manyhands.pacing import Pace
+from manyhands.reports.formatting import folded
 from manyhands.verbs.progress import shown
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from manyhands.lab.planning import Plan, PlannedStrategy
 
 _WIDTH = 100
-_NAME = 26
-"""Columns that the name of a strategy has at least, if it needs them."""
+_NAME = 27
+"""Letters in a line of a strategy's name, if there is no room for more."""
 _EXTRAS = ("failures", "checkpoint", "price", "start_up", "by")
 """Options about failures and prices."""
 _MOST = 5
@@ -196,7 +197,8 @@ def _link(link: CalibratedLink) -> str:
 
 def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     timed = any(one.to_target is not None for one in found.ranking)
-    _console().print(_ranking(found, timed=timed))
+    console = _console()
+    console.print(_ranking(found, console.width, timed=timed))
     for words in (failure_words(found), price_words(found), *found.notes):
         if words:
             typer.echo(words)
@@ -231,20 +233,23 @@ def _show(found: Plan, command: str, options: Mapping[str, Any]) -> None:
     typer.echo(RANGE_WORDS)
 
 
-def _ranking(found: Plan, *, timed: bool) -> Table:
+def _ranking(found: Plan, width: int, *, timed: bool) -> Table:
     table = Table(box=None, pad_edge=False)
-    longest = max((len(one.strategy) for one in found.ranking), default=0)
-    table.add_column("strategy", overflow="fold", min_width=min(longest, _NAME))
     priced = is_priced(found)
+    is_crowded = timed or priced or found.failures is not None
+    # A third of a wide terminal, so that what limits a strategy has room, too.
+    longest = _NAME if is_crowded else max(_NAME, width // 3)
+    names = ["\n".join(folded(one.strategy, longest)) for one in found.ranking]
+    table.add_column("strategy", no_wrap=True)
     columns = ["workers", *(["s to target", "from", "to", "runs"] if timed else [])]
     columns += ["samples/s", *([] if timed else ["from", "to"])]
     columns += [*(["goodput", "a loss"] if found.failures else []), *(["price"] if priced else [])]
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("limited by")
-    for one in found.ranking:
+    for name, one in zip(names, found.ranking, strict=True):
         figures = _figures(one, timed, priced)
-        table.add_row(one.strategy, str(one.workers), *figures, limit_words(one))
+        table.add_row(name, str(one.workers), *figures, limit_words(one))
     return table
 
 

@@ -68,3 +68,34 @@ def listed(names: list[str]) -> str:
     ('a', 'a, b and c')
     """
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def folded(name: str, longest: int) -> list[str]:
+    """A strategy's name in lines of at most so many letters, divided between its options.
+
+    >>> folded("ssp(staleness=4)", 24)
+    ['ssp(staleness=4)']
+    >>> folded("hybrid(data=2, outer=diloco(every=32, codec=int4()))", 24)
+    ['hybrid(data=2,', '  outer=diloco(every=32,', '  codec=int4()))']
+    """
+    lines = []
+    rest, indent = name, ""
+    while len(indent + rest) > longest:
+        place = _place_to_break(rest, longest - len(indent))
+        lines.append((indent + rest[:place]).rstrip())
+        rest, indent = rest[place:].lstrip(), "  "
+    return [*lines, indent + rest]
+
+
+def _place_to_break(text: str, room: int) -> int:
+    """Where a line ends: at a comma if there is one, as far out and as late as possible."""
+    depth, best, found = 0, (0, 0), room
+    for place, letter in enumerate(text[:room], 1):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        rank = {",": 2, "(": 1, "=": 0}.get(letter)
+        if rank is None or text[place : place + 1] == ")":
+            continue
+        score = (rank, -depth)
+        if place > 1 and (found == room or score >= best):
+            best, found = score, place
+    return found

@@ -16,7 +16,10 @@ from torch.utils.data import TensorDataset
 import manyhands as mh
 from manyhands.reports import Comparison, Machine, failed
 from manyhands.reports.comparison.load_comparisons import gather
+from manyhands.reports.comparison.standings import fields
 from manyhands.reports.page import write_page, write_page_of
+from manyhands.reports.page.charts import charts
+from manyhands.reports.page.palette import looks
 
 LARGEST = 6_000_000
 
@@ -172,6 +175,24 @@ def test_charts_are_what_plotly_knows_and_a_strategy_has_one_colour(tmp_path) ->
         "Staleness",
         "Bytes sent per sample",
     ]
+
+
+def test_a_curve_hides_no_other_that_is_the_same() -> None:
+    names = [f"s{number}()" for number in range(42)]
+    look = looks(["single()", *names])
+    assert len({(each.colour, each.dash) for each in look.values()}) == 43
+    assert len({look[name].dash for name in ["single()", *names[:6]]}) == 7
+    comparison = compared(
+        *repeated("single()", 500, workers=1),
+        *(run for name in names[:6] for run in repeated(name, 500)),
+    )
+    for chart in charts(fields(comparison), look):
+        lines = [each for each in chart.drawing["data"] if each["type"] == "scatter"]
+        medians = [each for each in lines if each["line"]["width"] > 2]
+        covers = [look[each["meta"]].cover for each in medians if "meta" in each]
+        assert covers == sorted(covers, reverse=True), chart.name
+        assert lines[len(lines) - len(medians) :] == medians, chart.name
+        assert all(each["marker"]["maxdisplayed"] for each in medians if "meta" in each)
 
 
 def test_a_page_asks_nobody(tmp_path) -> None:

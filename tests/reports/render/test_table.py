@@ -109,3 +109,20 @@ def test_no_figure_is_cut_at_80_columns() -> None:
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert "1,234,567 (987,654–1,604,937)" in text
+
+
+def test_a_long_name_goes_on_between_its_options() -> None:
+    names = (
+        "synchronous(codec=topk(fraction=0.01))",
+        "diloco(every=8, codec=int4(block=256))",
+        "hybrid(data=2, shard=8, outer=diloco(every=32, codec=int4()))",
+    )
+    text = printed(compared(*(run for name in names for run in repeated(name, 700, workers=4))))
+    assert max(map(len, text.splitlines())) <= 80
+    for whole in (
+        "  codec=topk(fraction=0.01)) ",
+        "  codec=int4(block=256)) ",
+        "hybrid(data=2, shard=8, ",
+        "  outer=diloco(every=32, ",
+    ):
+        assert any(line.startswith(whole) for line in text.splitlines()), text

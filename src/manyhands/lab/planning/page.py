@@ -220,7 +220,11 @@ def _row(
             style=f"left: {100 * low / mean:.1f}%; width: {100 * (high - low) / mean:.1f}%",
         )
         bar = element("div", inner, class_="bar", style=f"width: {100 * mean / most:.1f}%")
-    figure = "" if mean is None else f"{mean:,.3g}" if by_time else f"{mean:,.0f}"
+    form = ",.3g" if by_time else ",.0f"
+    figure: Markup = Markup()
+    if mean is not None and low is not None and high is not None:
+        between = element("small", f" ({low:{form}}–{high:{form}})")
+        figure = joined(f"{mean:{form}}", between)
     runs = "" if one.to_target is None else one.to_target.share
     cells = [
         element("td", element("code", one.strategy)),

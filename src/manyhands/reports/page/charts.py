@@ -1,6 +1,6 @@
 """The charts of a page, as Plotly reads them: plain values, which the browser draws."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
@@ -17,6 +17,7 @@ from manyhands.reports.comparison.chart_content import (
 from manyhands.reports.comparison.columns import PART_TITLES
 from manyhands.reports.comparison.measure_content import measure_contents
 from manyhands.reports.comparison.standings import Field
+from manyhands.reports.formatting import folded
 from manyhands.reports.page.palette import PARTS, PATTERNS, Look
 
 _INK: Final = "#24292f"
@@ -24,6 +25,13 @@ _FAINT: Final = "#57606a"
 _GRID: Final = "#e4e8ec"
 _MOST_POINTS: Final = 400
 """Of a curve; a longer one is thinned for the page."""
+_MOST_MARKS: Final = 16
+"""On a curve: more would hide it, and what lies beneath."""
+_LABEL: Final = 24
+"""Letters in a line of an axis' label: on a phone it leaves more than half of the chart."""
+_ROW: Final = 38
+"""Pixels of a bar with a label of two lines."""
+_LABEL_LINE: Final = 17
 
 Drawing = dict[str, Any]
 """What Plotly calls a figure: `data` and `layout`."""
@@ -70,7 +78,11 @@ def _drawing_of(content: ChartContent, looks: Mapping[str, Look]) -> Drawing:
 
 
 def _line_chart(content: LineChart, looks: Mapping[str, Look]) -> Drawing:
-    data = [_line(line, looks[line.strategy]) for line in content.lines]
+    # Medians above repeats, and lines with gaps above whole ones: where two coincide, both show.
+    lines = sorted(
+        content.lines, key=lambda line: (not line.is_beside, -looks[line.strategy].cover)
+    )
+    data = [_line(line, looks[line.strategy]) for line in lines]
     if content.has_ideal:
         data.insert(
             0,
@@ -107,7 +119,12 @@ def _line(line: ChartLine, look: Look) -> Drawing:
         "x": list(line.x[::every]),
         "y": list(line.y[::every]),
         "line": _stroke(look, 2.5),
-        "marker": {"color": look.colour, "symbol": look.symbol, "size": 8},
+        "marker": {
+            "color": look.colour,
+            "symbol": look.symbol,
+            "size": 8,
+            "maxdisplayed": _MOST_MARKS,
+        },
         "hovertemplate": "%{x:,.4~g}: %{y:.4~g}",
     }
     if line.repeat is not None:
@@ -158,7 +175,7 @@ def _parts_chart(content: PartsChart) -> Drawing:
         barmode="stack",
         # What does not fit into its part is left out.
         uniformtext={"mode": "hide", "minsize": 11},
-        height=90 + 38 * len(content.strategies),
+        height=90 + _height(content.strategies),
         xaxis={"title": {"text": content.x_title}},
         yaxis={"autorange": "reversed", "automargin": True, "ticks": ""},
         bargap=0.25,
@@ -186,7 +203,7 @@ def _bar_chart(content: BarChart, looks: Mapping[str, Look]) -> Drawing:
         bars["insidetextanchor"] = "start"
     return drawing(
         [bars],
-        height=110 + 38 * len(content.strategies),
+        height=110 + _height(content.strategies),
         xaxis={"title": {"text": content.x_title}, "rangemode": "tozero"},
         yaxis={"autorange": "reversed", "automargin": True, "ticks": ""},
         bargap=0.35,
@@ -267,8 +284,12 @@ def _stroke(look: Look, width: float) -> Drawing:
 
 
 def _name(strategy: str) -> str:
-    """A strategy as a label of an axis, in two lines where it is long."""
-    text = escape(strategy)
-    if len(text) > 16 and "(" in text:
-        text = text.replace("(", "<br>(", 1)
-    return text
+    """A strategy as a label of an axis, in several lines where it is long."""
+    # Plotly would leave spaces at the beginning of a line out.
+    return "<br>".join(escape(line.strip()) for line in folded(strategy, _LABEL))
+
+
+def _height(strategies: Sequence[str]) -> int:
+    """Pixels of the bars: all have as much as the one with the longest label needs."""
+    lines = max((len(folded(strategy, _LABEL)) for strategy in strategies), default=1)
+    return max(_ROW, 4 + _LABEL_LINE * lines) * len(strategies)

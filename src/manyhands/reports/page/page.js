@@ -5,6 +5,8 @@
   const config = { responsive: true, displayModeBar: false, showTips: false };
   for (const plot of plots) {
     const { data, layout } = drawings[Number(plot.dataset.chart)];
+    // On a phone a label of an axis would take the room of what it labels.
+    if (innerWidth < 480) layout.font.size = 11;
     Plotly.newPlot(plot, data, layout, config);
   }
 

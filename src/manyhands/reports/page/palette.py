@@ -22,12 +22,19 @@ class Look:
     symbol: str
     """As Plotly names marks."""
 
+    @property
+    def cover(self) -> float:
+        """The share of a line's length that is drawn: what it hides of a line beneath it."""
+        lengths = [float(each.removesuffix("px")) for each in self.dash.split(",") if each]
+        return sum(lengths[::2]) / sum(lengths) if lengths else 1.0
+
 
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A800")
 """Their yellow is darkened, because it is too light for a line on white."""
 _BLACK: Final = "#333333"
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
-_DASHES: Final = ("", "7px,3px", "2px,2px", "9px,3px,2px,3px")
+_DASHES: Final = ("", "7px,3px", "2px,2px", "9px,3px,2px,3px", "14px,4px", "4px,6px")
+_DOTS: Final = "1px,4px"
 
 PARTS: Final = {
     "compute": "#77AADD",
@@ -50,15 +57,15 @@ PATTERNS: Final = {  # What costs time without training is hatched, for print in
 
 
 def looks(strategies: Iterable[str]) -> dict[str, Look]:
-    """A look for each; one worker alone, which the others are held against, is black.
+    """A look for each; one worker alone, which the others are held against, is dotted in black.
 
-    Colours come again after seven strategies and dashes after four, so pairs after 28.
+    Colours come again after seven strategies and dashes after six, so pairs after 42.
     """
     found: dict[str, Look] = {}
     number = 0
     for strategy in dict.fromkeys(strategies):
         if strategy == ALONE:
-            found[strategy] = Look(_BLACK, "", "circle-open")
+            found[strategy] = Look(_BLACK, _DOTS, "circle-open")
             continue
         turn, place = divmod(number, len(_COLOURS))
         found[strategy] = Look(

@@ -6,6 +6,7 @@ from typing import Final
 
 from manyhands.reports.page.markup import Markup, element
 
+_STYLE: Final = "main > section { margin-top: 1.8rem; } header > pre { margin: 1.2rem 0 0; }"
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is loaded from anywhere."""
 
@@ -36,7 +37,7 @@ def write_plain_page(
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", title),
-        element("style", Markup(css + style)),
+        element("style", Markup(css + _STYLE + style)),
     )
     header = element(
         "header",

@@ -1,5 +1,6 @@
 """Keys to the drawings: a strategy's colour, dash and mark; colours of parts of the time."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -17,6 +18,8 @@ _MARKS: Final = {
     "x": '<path d="M9.6 1.8L12 4.2l2.4-2.4 1.8 1.8L13.8 6l2.4 2.4-1.8 1.8L12 7.8l-2.4 2.4-1.8-1.8L10.2 6 7.8 3.6z"/>',  # noqa: E501 - one path
     "star": '<path d="M12 1l1.4 3.3 3.6.3-2.7 2.3.8 3.5L12 8.5 8.9 10.4l.8-3.5L7 4.6l3.6-.3z"/>',
 }
+_LONG_VALUE: Final = re.compile(r"(?<==)(?=[^,()]{7}|[^,()]+\()")
+"""Where an option's value of some length begins."""
 
 
 def swatch(look: Look) -> Markup:
@@ -30,10 +33,11 @@ def swatch(look: Look) -> Markup:
 
 
 def named(strategy: str, looks: Mapping[str, Look]) -> Markup:
-    """A strategy's swatch and name; a long name may break before its arguments."""
-    name, opening, arguments = strategy.partition("(")
-    rest = [Markup("<wbr/>"), opening + arguments] if len(strategy) > 14 else [opening + arguments]
-    return joined(swatch(looks[strategy]), name, *rest)
+    """A strategy's swatch and name; a long name may break before its options, a long value too."""
+    name, opening, options = strategy.partition("(")
+    parts = _LONG_VALUE.split(opening + options) if len(strategy) > 14 else []
+    rest = [each for part in parts for each in (Markup("<wbr/>"), part)]
+    return joined(swatch(looks[strategy]), name, *(rest or [opening + options]))
 
 
 def bands(parts: Collection[str], *, hatched: bool = False) -> Markup:

@@ -176,7 +176,8 @@ def _draw_line(axes: Axes, line: ChartLine, look: Look, name: str) -> None:
         "markersize": 3 if is_thin else 4.5,
         "markerfacecolor": "white" if is_open else look.colour,
         "label": name or "_nolegend_",
-        "zorder": 2 if is_thin else 3,
+        # Lines with gaps above whole ones: where two coincide, both show.
+        "zorder": (3 if is_thin else 4) - look.cover,
     }
     if line.high:
         axes.errorbar(

@@ -17,7 +17,7 @@ from manyhands.reports.comparison.sweeps import BestValue, Sweep, SweepPoint, an
 from manyhands.reports.comparison.verdict import judge
 from manyhands.reports.comparison.verdicts.contests import Contest
 from manyhands.reports.figures.trace_figures import lower_is_better
-from manyhands.reports.formatting import plural
+from manyhands.reports.formatting import folded, plural
 
 _ABSENT: Final = "–"
 _PARTS: Final = {
@@ -99,7 +99,7 @@ def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
                 Text(_figure(point.field, point.standing, column.name, spread=True))
                 for column in columns
             ]
-            result.add_row(f"{point.standing.strategy}{point.field.conditions}", *cells)
+            result.add_row(_name(f"{point.standing.strategy}{point.field.conditions}"), *cells)
         yield Padding(result, (0, 0, 1, 0))
     lines = [_reason(line) for line in answers(sweep)]
     if lines:
@@ -175,7 +175,7 @@ def _contested(
         result.add_column(_heading(column), justify="right", no_wrap=True)
     for standing, figure in zip(field.standings, of_contest, strict=True):
         result.add_row(
-            standing.strategy,
+            _name(standing.strategy),
             figure,
             _answer(contest, standing),
             *(_figure(field, standing, column.name) for column in beside),
@@ -195,7 +195,7 @@ def _figures(field: Field, title: str, headings: dict[str, str]) -> Iterator[Ren
         result.add_column(heading, justify="right", no_wrap=True)
     for standing in field.standings:
         cells = (_figure(field, standing, name) for name in shown)
-        result.add_row(standing.strategy, *cells)
+        result.add_row(_name(standing.strategy), *cells)
     yield Padding(result, (0, 0, 1, 0))
 
 
@@ -220,7 +220,7 @@ def _scaling(alike: list[Field]) -> RenderableType:
         }
         for number, (workers, (field, standing)) in enumerate(sorted(lines.items())):
             result.add_row(
-                "" if number else strategy,
+                "" if number else _name(strategy),
                 str(workers),
                 _figure(field, standing, "rate", spread=True),
                 _figure(field, standing, "speedup"),
@@ -233,6 +233,11 @@ def _table(first: str) -> Table:
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     result.add_column(first, overflow="fold", max_width=_LONGEST)
     return result
+
+
+def _name(strategy: str) -> str:
+    """A strategy in lines that the first column has room for."""
+    return "\n".join(folded(strategy, _LONGEST))
 
 
 def _heading(column: Column) -> str:

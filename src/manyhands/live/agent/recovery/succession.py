@@ -1,6 +1,6 @@
 """A joined host's part when the first host is lost: the run continues without it, or the reason.
 
-The servers' parameters were on the first host, so the run continues from its last checkpoint, if
+The servers of the first host are lost with it, so the run continues from its last checkpoint, if
 the hosts that remain see the folder that holds it. They agree on a new first host
 (`live/hosts/takeover.py`). It continues the run by `manyhands train --resume`, in the same folder
 and with the same settings, and the others join it.
