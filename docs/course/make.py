@@ -2,9 +2,9 @@
 
 A block marked `console` holds a command, after `$`, and what it prints. The command is executed in
 a folder that contains `examples`, and what it prints replaces the text below it, so that a page
-shows what was really printed. Pictures are those that `manyhands export` draws of a page's
-comparisons. At last every page is written as a notebook in `docs/course/notebooks`, with the same
-commands in cells.
+shows what was really printed; a line near its end has the date and the commit. Pictures are those
+that `manyhands export` draws of a page's comparisons. At last every page is written as a notebook
+in `docs/course/notebooks`, with the same commands in cells.
 
     python -m docs.course.make              all pages: about five minutes on two cores
     python -m docs.course.make --notebooks  the notebooks only
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ PAGES = tuple(sorted(path.stem for path in FOLDER.glob("part-*.md")))
 WIDTH = 96
 _BLOCK = re.compile(r"^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+_MADE = re.compile(r"^Executed on \d{4}-\d\d-\d\d with commit `[0-9a-f]{7,}`\.\n\n", re.MULTILINE)
+"""When the commands of a page were executed."""
 _TOLERANCE = 0.1
 """Of figures, which depend in their last digits on the processor; in proportion."""
 
@@ -115,13 +118,36 @@ def make(page: str, folder: Path) -> None:
         return f"```console\n{one.typed}{text}```"
 
     path = _path(page)
-    path.write_text(_BLOCK.sub(block, path.read_text("utf-8")), "utf-8")
+    path.write_text(signed(_BLOCK.sub(block, path.read_text("utf-8")), commit()), "utf-8")
     for source, file in PICTURES.get(page, {}).items():
         if "/export/" in source:
             execute(f"manyhands export {source.partition('/')[0]} --format svg", folder)
         shutil.copy(folder / source, FOLDER / "pictures" / file)
     if page == "part-1":
         draw_speedups(FOLDER / "pictures" / "part-1.svg")
+
+
+def signed(text: str, made_with: str) -> str:
+    """A page with today's date and a commit before its last paragraph, which leads to others."""
+    body, _, last = _MADE.sub("", text).rstrip("\n").rpartition("\n\n")
+    today = datetime.now(UTC).date()
+    return f"{body}\n\nExecuted on {today} with commit `{made_with}`.\n\n{last}\n"
+
+
+def is_signed(text: str) -> bool:
+    """Whether a page says when its commands were executed, and with which commit."""
+    return len(_MADE.findall(text)) == 1
+
+
+def commit() -> str:
+    """The commit of this checkout, shortened."""
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - the user's git
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
 
 
 def draw_speedups(path: Path) -> None:
