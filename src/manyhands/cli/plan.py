@@ -17,7 +17,7 @@ from manyhands.cluster import Cluster
 from manyhands.failure import RunFailed
 from manyhands.lab.calibration import measure, read_calibration
 from manyhands.lab.calibration.assumed import assume
-from manyhands.lab.calibration.several_hosts import measure_hosts, places
+from manyhands.lab.calibration.several_hosts import HostsFailed, measure_hosts, places
 from manyhands.lab.doctor.calibrated_hosts import compared, mbits
 from manyhands.lab.planning import plan as make_plan
 from manyhands.lab.planning.commands import PlannedJob, command_of
@@ -56,11 +56,15 @@ def calibrate(script: Path, arguments: list[str], options: Mapping[str, Any]) ->
     """Measure the job of a script on this machine, and store what was found."""
     enter(script, arguments)
     name, job, _ = load_job(script, options["job"])
+    file = options["output"] or Path("calibration.json")
     try:
         found = _measured(script, arguments, name, job, options)
+    except HostsFailed as error:
+        path = error.measured.write(file)
+        leave(f"manyhands: {error}; what was measured on this host is stored in {path}", 1)
     except (TypeError, ValueError, OSError, RunFailed) as error:
         leave(f"manyhands: {error}")
-    path = found.write(options["output"] or Path("calibration.json"))
+    path = found.write(file)
     _show_calibration(found)
     typer.echo(f"stored in {path}")
 
@@ -168,6 +172,8 @@ def _show_calibration(found: Calibration) -> None:
     )
     if found.hosts:
         _show_hosts(found)
+    for words in found.doubts:
+        typer.echo(f"note: {words}")
 
 
 def _show_hosts(found: Calibration) -> None:

@@ -1,6 +1,9 @@
 """Calibrations: seconds of a batch by its size, and files of them."""
 
+import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +88,32 @@ def test_a_job_is_measured_by_real_runs(run_script) -> None:
     assert found.served is not None
     assert 0 <= found.served <= found.exchange
     assert "2 workers" in started.text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_machine_that_is_busy_is_measured_and_said_to_be_busy(start, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("\n".join(line[4:] for line in SCRIPT.splitlines()))
+    command = (sys.executable, "-m", "manyhands")
+    spin = "while True: pass"
+    busy = [start(sys.executable, "-c", spin) for _ in range(3 * (os.cpu_count() or 1))]
+    began = time.monotonic()
+    started = start(*command, "calibrate", "job.py", "--seconds", "1")
+    assert started.finish(700) == 0, started.text()
+    assert time.monotonic() - began < 660
+    found = read_calibration(started.folder / "calibration.json")
+    assert found.compute
+    assert found.slowdown > 1.5
+    assert "other programs computed while it was measured" in started.text()
+    for one in busy:
+        one.process.kill()
+    options = ("--calibration", "calibration.json", "--cluster", "4 hosts of 1 worker, 1gbit")
+    started = start(*command, "plan", "job.py", *options, "--strategy", "allreduce()", "--json")
+    assert started.finish(100) == 0, started.text()
+    plan = json.loads(started.text())
+    assert any("other programs computed" in words for words in plan["cautions"])
+    for one in plan["ranking"]:
+        assert one["most"] >= found.slowdown * one["rate"]
 
 
 @pytest.mark.slow

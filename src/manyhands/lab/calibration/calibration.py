@@ -10,6 +10,7 @@ import msgspec
 
 from manyhands.cluster import Cluster, Host, Link
 from manyhands.costs import PieceTime
+from manyhands.lab.calibration.load import BUSY
 from manyhands.pacing import Pace
 from manyhands.reports import Machine
 
@@ -21,6 +22,8 @@ ALL_CODECS: Final = "*"
 """Stands for every codec without a speed of its own."""
 _STEADY: Final = 0.005
 """A standard deviation / mean below this is taken for none."""
+_NOISY: Final = 0.1
+"""A standard deviation / mean of measured times that is worth a sentence."""
 _SLOWER: Final = 1.1
 """A host that takes so many times as long as this one is called slower."""
 
@@ -43,6 +46,8 @@ class ComputeTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of loading it."""
     steps: int
     """How many batches were measured."""
+    deviation: float = 0.0
+    """Standard deviation / mean of the median, by comparing consecutive batches."""
 
     @property
     def whole(self) -> float:
@@ -148,6 +153,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of a step of that run, under `allreduce()`."""
     fixed: float = 0.0
     """Seconds of each batch that do not become fewer if the work is divided; 0: not known."""
+    missing: tuple[str, ...] = ()
+    """What could not be measured, and why; it is taken for nothing."""
+    slowdown: float = 1.0
+    """How many times as long its runs took, at most, because other programs computed."""
+    noise: float = 0.0
+    """Standard deviation / mean of the steps by which exchanges and collectives were measured."""
     machine: Machine = msgspec.field(default_factory=Machine)
     script: str = ""
     assumed: str = ""
@@ -240,9 +251,27 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deviation(self) -> float:
-        """Standard deviation / mean of the measured seconds of a batch: that of their mean."""
-        of_means = [one.cv / math.sqrt(one.steps) for one in self.compute if one.steps]
-        return max(of_means, default=0.0)
+        """Standard deviation / mean of the measured seconds: that of their mean."""
+        of_means = [
+            max(one.deviation, one.cv / math.sqrt(one.steps)) for one in self.compute if one.steps
+        ]
+        return math.hypot(max(of_means, default=0.0), self.noise)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is missing or uncertain in it, in words; none if it was measured undisturbed."""
+        said = [f"not measured, and taken for nothing: {what}" for what in self.missing]
+        if self.slowdown > BUSY:
+            said.append(
+                f"other programs computed while it was measured: times may be up to "
+                f"{self.slowdown:.1f} times too long; calibrate again when they have ended"
+            )
+        if self.deviation > _NOISY:
+            said.append(
+                f"measured times are uncertain by {100 * self.deviation:.0f} % (standard "
+                "deviation); measure for longer, with a larger --seconds"
+            )
+        return tuple(said)
 
     @property
     def service(self) -> float:

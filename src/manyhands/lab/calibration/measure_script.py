@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyhands.lab.calibration.measure import SECONDS, measure
-from manyhands.lab.calibration.several_hosts import measure_hosts, places
+from manyhands.lab.calibration.several_hosts import HostsFailed, measure_hosts, places
 from manyhands.lab.design import script_of
 from manyhands.script import loading as scripts
 
@@ -45,11 +45,13 @@ def calibrate(
         key_file: the key of the run, if all hosts have it already.
 
     Returns:
-        The seconds of batches by their size, and those of exchanges.
+        The seconds of batches by their size, and those of exchanges. `missing`, `slowdown` and
+        `doubts` say what could not be measured, and how far times may be off.
 
     Raises:
         ValueError: the job has no script.
-        RunFailed: a run failed.
+        RunFailed: not one batch could be measured, or the run on several hosts failed; what was
+            measured on this host is in the file then.
 
     Example:
         >>> import manyhands as mh
@@ -58,7 +60,12 @@ def calibrate(
     """
     about = (scripts.made(job), job, sys._getframe(1))
     where = places(hosts, listen, None if key_file is None else Path(key_file))
-    calibration = measure_here(*about, sizes=sizes, seconds=seconds, where=where)
+    try:
+        calibration = measure_here(*about, sizes=sizes, seconds=seconds, where=where)
+    except HostsFailed as error:
+        if output is not None:
+            error.measured.write(output)
+        raise
     if output is not None:
         calibration.write(output)
     return calibration

@@ -19,7 +19,7 @@ from manyhands.lab.calibration.calibration import (
     CalibratedSum,
     Calibration,
 )
-from manyhands.lab.calibration.measure import compute_time, step_seconds
+from manyhands.lab.calibration.timed_run import compute_time, timed, timed_workers
 from manyhands.lab.launcher import end
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.worker.lockstep.link_times import COLLECTIVE, HOST, LINK
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 
 STRATEGY: Final = "allreduce()"
 _MOST_STEPS: Final = 400
+
+
+class HostsFailed(RunFailed):
+    """The hosts could not be measured together; what was measured on this one alone is kept."""
+
+    def __init__(self, words: str, measured: Calibration) -> None:
+        super().__init__(words)
+        self.measured = measured
 
 
 def measure_hosts(
@@ -58,7 +66,7 @@ def measure_hosts(
         The calibration with hosts and links.
 
     Raises:
-        RunFailed: the run failed; what it said is in the terminal.
+        HostsFailed: the run failed; what it said is in the terminal.
     """
     batch = job.batch_sizes.at(0)
     path, *arguments = script
@@ -76,8 +84,11 @@ def measure_hosts(
         finally:
             end(process)
         if code:
-            raise RunFailed("calibration: the run on several hosts failed")
-        return with_hosts(calibration, Run(folder), batch)
+            raise HostsFailed("calibration: the run on several hosts failed", calibration)
+        try:
+            return with_hosts(calibration, Run(folder), batch)
+        except RunFailed as error:
+            raise HostsFailed(str(error), calibration) from error
 
 
 def places(hosts: str | None, listen: str | None, key_file: Path | None) -> list[str]:
@@ -114,13 +125,13 @@ def with_hosts(calibration: Calibration, run: Run, batch: int) -> Calibration:
         links=links,
         sums=sums,
         batch=batch,
-        step=step_seconds(run),
+        step=timed(run).step,
     )
 
 
 def _host(name: str, workers: Sequence[ProcessTrace], share: int) -> CalibratedHost:
     about = next(_events(workers, HOST))
-    times = [compute_time(share, [one]) for one in workers]
+    times = [compute_time(share, [one]) for one in timed_workers(workers)]
     return CalibratedHost(
         name=name,
         workers=len(workers),

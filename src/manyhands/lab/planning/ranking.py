@@ -99,7 +99,8 @@ class Plan:
     @property
     def cautions(self) -> tuple[str, ...]:
         """What the ranking depends on, and what it does not know."""
-        said = [one.consequence for one in self.assumptions if one.decides]
+        said = [f"calibration: {words}" for words in self.calibration.doubts]
+        said += [one.consequence for one in self.assumptions if one.decides]
         if self.target is None and self.ranking:
             said += learning_cautions(self.best)
         said += ending_cautions(self.best, self.samples if self.target is None else None)
@@ -315,10 +316,13 @@ def _checked(found: Sequence[TimedCandidate], known: Calibration) -> list[str]:
 def _planned(timed: TimedCandidate, objective: Objective, known: Calibration) -> PlannedStrategy:
     one, speed = timed.candidate, timed.speed
     to_target, price = objective.reached.get(one), objective.prices.get(one)
-    predicted = (speed.rate, speed.low, speed.high)
-    if to_target is not None:
+    if to_target is None:
+        predicted = (speed.rate, speed.low, speed.high)
+        # A machine that was busy made batches longer, never shorter.
+        least, most = expected_range(*predicted, known.deviation, most=known.slowdown)
+    else:
         predicted = (to_target.seconds, to_target.low, to_target.high)
-    least, most = expected_range(*predicted, known.deviation)
+        least, most = expected_range(*predicted, known.deviation, least=1 / known.slowdown)
     unmeasured = unmeasured_codecs(one, known)
     return PlannedStrategy(
         str(one),

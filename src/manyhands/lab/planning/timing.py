@@ -118,7 +118,13 @@ def predict(
 
 
 def expected_range(
-    value: float, low: float, high: float, deviation: float = 0.0
+    value: float,
+    low: float,
+    high: float,
+    deviation: float = 0.0,
+    *,
+    least: float = 1.0,
+    most: float = 1.0,
 ) -> tuple[float, float]:
     """Where nine of ten real runs are expected: the error of predictions and the spread together.
 
@@ -129,13 +135,17 @@ def expected_range(
         low: the least of the repeats of its virtual runs.
         high: their largest.
         deviation: standard deviation / mean of the calibration's figures.
+        least: how many times as much it may be because the calibration was disturbed, at least.
+        most: the same, at most.
 
     >>> expected_range(100.0, 100.0, 100.0)
     (93.3, 106.7)
     """
     # Nine of ten of a normal distribution are within 1.645 standard deviations.
     error = math.hypot(MODEL_ERROR, _NINE_OF_TEN * deviation) * value
-    return value - math.hypot(error, value - low), value + math.hypot(error, high - value)
+    below = math.hypot(error, value - low, (1 - least) * value)
+    above = math.hypot(error, high - value, (most - 1) * value)
+    return max(0.0, value - below), value + above
 
 
 def seconds_of(
