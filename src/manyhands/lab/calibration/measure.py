@@ -197,10 +197,11 @@ class _Runs:
         before = use()
         process = start(command, log)
         code: int | None = None
+        limit = max(_LEAST_LIMIT, left / 3)
         # No run takes more than a third of what is left, so that one that hangs leaves some.
         with contextlib.suppress(subprocess.TimeoutExpired):
             try:
-                code = process.wait(max(_LEAST_LIMIT, left / 3))
+                code = process.wait(limit)
             finally:
                 end(process)
         slow = slowdown(before, use(), self._cores)
@@ -210,4 +211,4 @@ class _Runs:
         try:
             return timed(Run(folder), slow)
         except (OSError, ValueError):
-            raise NoTimeLeft(f"{strategy} did not end in {left / 3:.0f} s") from None
+            raise NoTimeLeft(f"{strategy} did not end in {limit:.0f} s") from None
