@@ -1,17 +1,19 @@
-"""Parent-death signals, and adoption of orphaned processes (Linux child subreapers)."""
+"""Signals that end a process: of a parent's death, Ctrl-C, SIGTERM; adoption of orphans (Linux)."""
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
@@ -22,6 +24,11 @@ LEAVING = (KeyboardInterrupt, SystemExit)
 """What Ctrl-C and, within `signals_raise`, signals raise."""
 _arrived: list[int] = []
 """The signals that have arrived within `signals_raise`."""
+_hooks: list[Callable[[Any], Any]] = []
+"""What is told of exceptions that cannot be raised, outside of it."""
+_CODE = 128
+"""The exit code of a signal, without its number."""
+_AGAIN = 0.01
 
 
 def die_with(parent: int, death: signal.Signals) -> None:
@@ -71,36 +78,74 @@ def signals_raise() -> Iterator[None]:
     """Turn SIGTERM, SIGUSR1 and SIGHUP into SystemExit, so that the run's processes are ended.
 
     A scheduler sends SIGTERM, or SIGUSR1 some time before it, a closed terminal SIGHUP, unless it
-    is ignored (nohup); Ctrl-C raises an exception already. The outermost of nested contexts says
-    which signal it was. A signal whose exception was lost, as in a function that the interpreter
-    calls, raises it again where the next context begins.
+    is ignored (nohup); Ctrl-C raises KeyboardInterrupt. The outermost of nested contexts says
+    which signal it was.
+
+    An exception in a function that the interpreter calls (of a weak reference, as in every import;
+    `__del__`; the garbage collector's) is lost: the signal is then sent again. What else was lost,
+    as in an extension, is raised where the next context begins, except for an interrupt.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     if signal.getsignal(signal.SIGTERM) is _leave:
-        if _arrived:
-            sys.exit(128 + _arrived[0])
+        # A script may have caught an interrupt of its own accord, and go on.
+        ending = [number for number in _arrived if number != signal.SIGINT]
+        if ending:
+            _raise(ending[0])
         yield
         return
     numbers = [signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)
     kept = {number: signal.signal(number, _leave) for number in numbers}
+    hook, sys.unraisablehook = sys.unraisablehook, _send_again
+    _hooks.append(hook)
     try:
         yield
-    except SystemExit:
-        if _arrived:
+    except SystemExit as error:
+        if _arrived and _arrived[0] == signal.SIGINT:
+            # Whoever caught the interrupt meant to leave, with a code of its own.
+            error.code = _CODE + signal.SIGINT
+        elif _arrived:
             words = f"manyhands: ended by {signal.Signals(_arrived[0]).name}"
             with contextlib.suppress(OSError):
                 print(f"{words}; all processes are ended", file=sys.stderr, flush=True)
         raise
     finally:
         _arrived.clear()
+        sys.unraisablehook = _hooks.pop()
         for number, handler in kept.items():
             signal.signal(number, handler)
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
     _arrived.append(number)
-    sys.exit(128 + number)
+    _raise(number)
+
+
+def _raise(number: int) -> NoReturn:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(_CODE + number)
+
+
+def _send_again(lost: Any) -> None:
+    """Send a signal again whose exception the interpreter could not raise."""
+    if not (_arrived and issubclass(lost.exc_type, LEAVING)):
+        _hooks[-1](lost)
+        return
+    # An exception of the handler would be lost again in here, so it is sent after this has ended;
+    # a `threading.Thread` would be waited for.
+    over = threading.Lock()
+    over.acquire()
+    _thread.start_new_thread(_send, (over, _arrived[-1]))
+    over.release()
+
+
+def _send(over: threading.Lock, number: int) -> None:
+    with over:
+        time.sleep(_AGAIN)
+    os.kill(os.getpid(), number)
