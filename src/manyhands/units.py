@@ -159,3 +159,12 @@ def _positive(name: str, value: float, source: str | float) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be above 0, got {source}")
     return value
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "worker"), counted(2000, "worker")
+    ('1 worker', '2,000 workers')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

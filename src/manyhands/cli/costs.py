@@ -23,6 +23,7 @@ from manyhands.costs import (
     sharded_servers,
 )
 from manyhands.reports.formatting import listed, plural, size
+from manyhands.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -153,7 +154,7 @@ def _columns(servers: int, islands: int | None) -> dict[str, _Algorithm]:
     shown: dict[str, _Algorithm] = {**BETWEEN_WORKERS, "bound": lower_bound}
     shown["1 server"] = one_server
     if servers > 1:
-        shown[f"{servers} servers"] = partial(sharded_servers, servers=servers)
+        shown[counted(servers, "server")] = partial(sharded_servers, servers=servers)
     shown["islands"] = on_islands
     return shown
 

@@ -1,13 +1,12 @@
 """Failures in plans: what a loss costs is what runs do, and the ranking is by what is left."""
 
-import dataclasses
 import json
 import random
 import statistics
 from pathlib import Path
 
 import pytest
-import torch
+from planned_jobs import BATCH, known_times, planned_job
 
 import manyhands as mh
 from manyhands.cluster import Cluster
@@ -27,34 +26,13 @@ from manyhands.lab.planning.timing import predict
 
 _RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 _FREE = "4 hosts of 1 worker, 1000gbit and 1us"
-BATCH = 64
-
-
-def job(**changes: object) -> mh.Job:
-    zeros = torch.zeros(1, 500).expand(64 * BATCH, 500)
-    made = mh.Job(
-        model=lambda: torch.nn.Linear(500, 500, bias=False),
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
-        loss=torch.nn.functional.mse_loss,
-        data=torch.utils.data.TensorDataset(zeros, zeros),
-        global_batch=BATCH,
-        epochs=100,
-        metrics=(),
-    )
-    return dataclasses.replace(made, **changes)
-
-
-def calibration(per_sample: float = 0.001, cv: float = 0.0) -> mh.Calibration:
-    compute = tuple(
-        mh.ComputeTime(samples=samples, seconds=per_sample * samples, cv=cv, data=0.0, steps=9)
-        for samples in (8, BATCH)
-    )
-    return mh.Calibration(date="", job="job", parameters=1_000_000, compute=compute)
 
 
 def planned(*strategies: str, where: str = _FREE, made: mh.Job | None = None, **asked) -> mh.Plan:
-    known = calibration()
-    return mh.plan(made or job(), where, known, strategies=strategies, workers=[4], **asked)
+    known = known_times()
+    return mh.plan(
+        made or planned_job(64), where, known, strategies=strategies, workers=[4], **asked
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +62,7 @@ def test_failures_are_read_with_their_units(text: str, every: float, back: float
 )
 def test_failures_without_a_unit_or_of_another_form_are_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        mh.plan(job(), _FREE, calibration(), failures=text)
+        mh.plan(planned_job(64), _FREE, known_times(), failures=text)
 
 
 def test_what_a_return_takes_is_what_was_measured() -> None:
@@ -131,7 +109,7 @@ def test_goodput_is_the_time_between_losses_without_what_one_costs() -> None:
     ],
 )
 def test_an_interval_of_checkpoints_has_seconds(text: str, seconds: float) -> None:
-    found = checkpoint_seconds(mh.Every.read(text), job(), 1000.0)
+    found = checkpoint_seconds(mh.Every.read(text), planned_job(64), 1000.0)
     assert found == pytest.approx(seconds)
 
 
@@ -141,16 +119,16 @@ def test_an_interval_of_checkpoints_has_seconds(text: str, seconds: float) -> No
 )
 def test_a_loss_costs_what_runs_with_crashes_take_longer(strategy: str, tmp_path: Path) -> None:
     """Long virtual runs with crashes at random moments, against the short ones of a plan."""
-    where, known, away = Cluster.parse("4 hosts of 1 worker, 1gbit"), calibration(0.02), 1.5
+    where, known, away = Cluster.parse("4 hosts of 1 worker, 1gbit"), known_times(0.02), 1.5
     candidate = Candidate(mh.strategy(strategy), 4)
-    about = (job(), where, known, ())
-    rate = predict(job(), candidate, where, known, repeats=1, reasons=False).rate
+    about = (planned_job(64), where, known, ())
+    rate = predict(planned_job(64), candidate, where, known, repeats=1, reasons=False).rate
     cost = loss_cost(candidate, about, rate, away)
     assert cost.effect == "goes on"
     draw = random.Random(3)  # noqa: S311 - the same moments every time
     moments = [8.0 * number + draw.uniform(2.0, 7.0) for number in range(12)]
     faults = tuple(mh.faults.Crash(worker=3, at=at, restart=away) for at in moments)
-    long = job(epochs=None, samples=round(110 * rate / BATCH) * BATCH)
+    long = planned_job(64, epochs=None, samples=round(110 * rate / BATCH) * BATCH)
     seconds = {}
     for name, given in (("whole", None), ("crashed", mh.Faults(faults))):
         run = mh.simulate(
@@ -203,20 +181,29 @@ def test_the_ranking_is_by_the_speed_that_is_left() -> None:
 
 def test_what_was_assumed_of_failures_is_said_and_given() -> None:
     asked = {"strategies": ["fully_sharded()", "allreduce()"], "workers": [4]}
-    found = mh.plan(job(), _FREE, calibration(), failures="every 1h", **asked)
+    found = mh.plan(planned_job(64), _FREE, known_times(), failures="every 1h", **asked)
     named = {one.name: one for one in found.assumptions}
     assert named["checkpoints"].words == "checkpoints every 10min (--checkpoint 1min)"
     assert "1.2 s of a worker, 3 s of all workers" in named["return"].value
     assert named["return"].tried
     given = mh.plan(
-        job(), _FREE, calibration(), failures="every 1h, back after 60s", checkpoint="1min", **asked
+        planned_job(64),
+        _FREE,
+        known_times(),
+        failures="every 1h, back after 60s",
+        checkpoint="1min",
+        **asked,
     )
     assert not {"checkpoints", "return"} & {one.name for one in given.assumptions}
     (row,) = (one for one in given.ranking if one.strategy == "fully_sharded()")
     assert row.goodput is not None
     assert row.goodput.seconds == 30 + 60
     own = mh.plan(
-        job(checkpoint=mh.every(steps=100)), _FREE, calibration(), failures="every 1h", **asked
+        planned_job(64, checkpoint=mh.every(steps=100)),
+        _FREE,
+        known_times(),
+        failures="every 1h",
+        **asked,
     )
     assert "checkpoints" not in {one.name for one in own.assumptions}
     assert own.checkpoint is None
@@ -234,10 +221,12 @@ def test_the_command_stores_the_checkpoints_that_were_assumed() -> None:
 
 def test_a_run_that_a_second_loss_ends_has_a_caution() -> None:
     # A loss every 15 min, a checkpoint every 10: most second losses come too soon.
-    words = " ".join(planned("fully_sharded()", failures="every 1h", made=job(epochs=1e6)).cautions)
+    words = " ".join(
+        planned("fully_sharded()", failures="every 1h", made=planned_job(64, epochs=1e6)).cautions
+    )
     assert "a second loss before the next checkpoint ends a run of fully_sharded()" in words
     assert "give a shorter --checkpoint" in words
-    short = planned("fully_sharded()", failures="every 1h", made=job(epochs=1))
+    short = planned("fully_sharded()", failures="every 1h", made=planned_job(64, epochs=1))
     assert not any("second loss" in one for one in short.cautions)
 
 
@@ -248,7 +237,12 @@ def test_collectives_on_accelerators_go_back_as_their_runs_do() -> None:
     )
     where = mh.Cluster(hosts, link=mh.Link(1e9))
     found = mh.plan(
-        job(), where, calibration(), strategies=["allreduce()"], workers=[4], failures="every 1d"
+        planned_job(64),
+        where,
+        known_times(),
+        strategies=["allreduce()"],
+        workers=[4],
+        failures="every 1d",
     )
     (row,) = (one for one in found.ranking if one.workers == 4)
     assert row.goodput is not None
@@ -265,7 +259,7 @@ def test_a_member_of_an_ensemble_is_not_replaced() -> None:
 
 def test_checkpoints_without_failures_are_refused() -> None:
     with pytest.raises(ValueError, match="checkpoints matter to a plan only where workers are"):
-        mh.plan(job(), _FREE, calibration(), checkpoint="1min")
+        mh.plan(planned_job(64), _FREE, known_times(), checkpoint="1min")
 
 
 def test_the_page_has_goodput_and_what_a_loss_does(tmp_path: Path) -> None:

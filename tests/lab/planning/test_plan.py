@@ -11,7 +11,7 @@ from manyhands.cluster import Cluster
 from manyhands.costs import PieceTime
 from manyhands.lab.calibration.measure import piece_times
 from manyhands.lab.planning.candidates import Candidate, candidates
-from manyhands.lab.planning.timing import for_payload, predict, seconds_of
+from manyhands.lab.planning.timing import asked_of, for_payload, predict, seconds_of
 
 SIZE = 250_000
 """Parameters: 1 MB."""
@@ -323,3 +323,30 @@ def test_a_calibration_measures_the_pieces_of_a_model() -> None:
         chained, loss=None, objective=lambda model, batch: model(batch[0]).mean()
     )
     assert piece_times(with_objective, 64) == ()
+
+
+@pytest.mark.parametrize("strategy", ["asynchronous", "ssp", "synchronous"])
+def test_servers_with_a_part_of_the_parameters_are_busy_for_that_part_of_the_time(
+    strategy: str,
+) -> None:
+    """A server with all of them is busy for 0.4 s with each of eight updates, and limits the run.
+
+    The calibration measured one server; each of N has 1/N of the parameters.
+    """
+    known = msgspec.structs.replace(calibration(1e-6), exchange=0.4, served=0.4)
+    where = Cluster.parse("8 hosts of 1 worker, 1000gbit and 1us")
+    rates = {}
+    for servers in (1, 2, 4, 8):
+        found = Candidate(mh.strategy(f"{strategy}(servers={servers})"), 8)
+        rates[servers] = predict(job(), found, where, known, repeats=1, reasons=False).rate
+    # Eight updates of 8 samples each.
+    assert rates[1] == pytest.approx(64 / (8 * 0.4), rel=0.05)
+    for servers in (2, 4, 8):
+        assert rates[servers] == pytest.approx(servers * rates[1], rel=0.1)
+
+
+def test_a_peer_has_all_parameters_and_is_busy_as_long_as_one_server() -> None:
+    known = msgspec.structs.replace(calibration(), exchange=0.4, served=0.4)
+    where = Cluster.parse("4 hosts of 1 worker, 1000gbit and 1us")
+    asked = asked_of(job(), Candidate(mh.strategy("gossip()"), 4), where, known)
+    assert asked.service in (None, 0.4)

@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from planned_jobs import known_times, planned_job
 
 import manyhands as mh
 from manyhands.cluster import Cluster
 from manyhands.lab.planning.candidates import Candidate
 from manyhands.lab.planning.page import write_page
 from manyhands.lab.planning.prices import STARTS, paid_workers
+from manyhands.reports import measure
 
-BATCH = 64
 _FREE = "4 hosts of 1 worker, 1000gbit and 1us"
 SCRIPT = """
 import torch
@@ -31,31 +31,11 @@ job = mh.Job(
 """
 
 
-def job(epochs: float | None = 1000) -> mh.Job:
-    data = torch.utils.data.TensorDataset(torch.zeros(BATCH, 500), torch.zeros(BATCH, 500))
-    return mh.Job(
-        model=lambda: torch.nn.Linear(500, 500, bias=False),
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
-        loss=torch.nn.functional.mse_loss,
-        data=data,
-        global_batch=BATCH,
-        epochs=epochs,
-        seconds=None if epochs else 60.0,
-        metrics=(),
-    )
-
-
-def calibration(per_sample: float = 0.001) -> mh.Calibration:
-    compute = tuple(
-        mh.ComputeTime(samples=n, seconds=per_sample * n, cv=0.0, data=0.0, steps=9)
-        for n in (8, BATCH)
-    )
-    return mh.Calibration(date="", job="job", parameters=1_000_000, compute=compute)
-
-
 def planned(*strategies: str, where: str = _FREE, made: mh.Job | None = None, **asked) -> mh.Plan:
-    known = calibration()
-    return mh.plan(made or job(), where, known, strategies=strategies, workers=[4], **asked)
+    known = known_times()
+    return mh.plan(
+        made or planned_job(epochs=1000), where, known, strategies=strategies, workers=[4], **asked
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,17 +58,33 @@ def planned(*strategies: str, where: str = _FREE, made: mh.Job | None = None, **
     ],
 )
 def test_all_hosts_that_a_run_needs_are_paid_for(
-    strategy: str, workers: int, where: str, paid: int
+    strategy: str, workers: int, where: str, paid: int, tmp_path: Path
 ) -> None:
     found = Candidate(mh.strategy(strategy), workers)
-    assert paid_workers(found, Cluster.parse(where)) == paid
+    cluster = Cluster.parse(where)
+    assert paid_workers(found, cluster) == paid
+    if workers != cluster.default_workers():
+        return
+    # A comparison, which is of all workers of a cluster, says the same of a run that was made.
+    run = mh.simulate(
+        planned_job(2, epochs=1),
+        strategy,
+        workers=workers,
+        cluster=where,
+        times="constant(0.001)",
+        time_only=True,
+        output=tmp_path / "run",
+    )
+    made = measure(run.trace, price=3600.0)
+    assert made.paid == paid
+    assert made.cost == pytest.approx(paid * (made.start_up + made.seconds))
 
 
 def test_a_price_has_the_start_and_the_copies_of_the_first_parameters() -> None:
     """A second costs 1 for each host: four workers and a server's host."""
     # 1 MB to each of four workers through one port of 12.5 MB/s: 0.32 s.
     where = "4 workers, 100mbit and 1us, servers apart"
-    short = job(epochs=1)
+    short = planned_job(epochs=1)
     found = planned("synchronous()", where=where, made=short, price=3600.0, start_up=1.0)
     (row,) = (one for one in found.ranking if one.workers == 4)
     assert row.paid == 5
@@ -141,7 +137,9 @@ def test_whether_the_cheapest_depends_on_the_start_up_is_said() -> None:
 
 
 def test_a_job_without_a_number_of_samples_is_priced_by_the_million() -> None:
-    found = planned("allreduce()", made=job(epochs=None), price=3600.0, start_up=0.0)
+    found = planned(
+        "allreduce()", made=planned_job(epochs=None, seconds=60.0), price=3600.0, start_up=0.0
+    )
     assert found.samples == 1_000_000
     for one in found.ranking:
         assert one.price == pytest.approx(one.workers * 1e6 / one.rate, rel=0.001)

@@ -1,41 +1,20 @@
 """Plans for hosts with unequal memory, and what they say of a larger batch."""
 
-import dataclasses
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+from planned_jobs import known_times, planned_job
 
 import manyhands as mh
 from manyhands.lab.planning.candidates import paces_on
 from manyhands.lab.planning.commands import PlannedJob, command_of
 from manyhands.lab.planning.page import write_page
 
-BATCH = 64
 MB = 1_000_000
-
-
-def job(**changes: object) -> mh.Job:
-    zeros = torch.zeros(1, 500).expand(32 * BATCH, 500)
-    made = mh.Job(
-        model=lambda: torch.nn.Linear(500, 500, bias=False),
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
-        loss=torch.nn.functional.mse_loss,
-        data=torch.utils.data.TensorDataset(zeros, zeros),
-        global_batch=BATCH,
-        epochs=1,
-        metrics=(),
-    )
-    return dataclasses.replace(made, **changes)
-
-
-def calibration(per_sample: float = 0.001) -> mh.Calibration:
-    compute = tuple(
-        mh.ComputeTime(samples=n, seconds=per_sample * n, cv=0.0, data=0.0, steps=9)
-        for n in (4, 2 * BATCH)
-    )
-    return mh.Calibration(date="", job="job", parameters=MB, compute=compute)
+JOB = planned_job(32, epochs=1)
+KNOWN = known_times(sizes=(4, 128))
 
 
 def hosts(*memories: int, workers: int = 4) -> mh.Cluster:
@@ -48,7 +27,13 @@ def hosts(*memories: int, workers: int = 4) -> mh.Cluster:
 
 
 def planned(where: mh.Cluster | str, *strategies: str, **asked) -> mh.Plan:
-    return mh.plan(job(), where, calibration(), strategies=strategies, **asked)
+    return mh.plan(
+        JOB,
+        where,
+        KNOWN,
+        strategies=strategies,
+        **asked,
+    )
 
 
 def test_workers_are_where_there_is_room_for_them() -> None:
@@ -100,8 +85,8 @@ def test_a_machine_of_a_calibration_that_is_too_small_is_left_out() -> None:
         for two in "abc"
         if one != two
     )
-    known = msgspec.structs.replace(calibration(), hosts=measured, links=links)
-    found = mh.plan(job(), None, known, strategies=["allreduce()"])
+    known = msgspec.structs.replace(KNOWN, hosts=measured, links=links)
+    found = mh.plan(JOB, None, known, strategies=["allreduce()"])
     rows = {(one.strategy, one.workers): one for one in found.ranking}
     assert rows["allreduce()", 4].hosts == (("a", 2), ("c", 2))
     assert any(one.why.startswith("b: 2 workers need") for one in found.left_out)
@@ -147,9 +132,9 @@ def test_slow_workers_keep_their_hosts() -> None:
 )
 def test_a_larger_batch_is_advised_where_the_network_is_in_the_way(optimizer, rule) -> None:
     """16 ms of computing and 12 ms of the ring: 2,286 samples/s; with twice the batch 2,909."""
-    made = job(optimizer=lambda model: optimizer(model.parameters(), lr=0.1))
+    made = planned_job(32, epochs=1, optimizer=lambda model: optimizer(model.parameters(), lr=0.1))
     asked = {"strategies": ["allreduce()"], "workers": [4]}
-    found = mh.plan(made, "4 hosts of 1 worker, 1gbit and 1us", calibration(), **asked)
+    found = mh.plan(made, "4 hosts of 1 worker, 1gbit and 1us", KNOWN, **asked)
     assert found.choice is not None
     assert found.choice.strategy == "allreduce()"
     assert "each of the 4 workers has 16 of the 64 samples" in found.advice
@@ -162,12 +147,27 @@ def test_a_larger_batch_is_advised_where_the_network_is_in_the_way(optimizer, ru
 
 def test_no_larger_batch_is_advised_where_it_would_not_be_faster(tmp_path: Path) -> None:
     asked = {"strategies": ["allreduce()"], "workers": [4]}
-    fast = mh.plan(job(), "4 hosts of 1 worker, 1000gbit and 1us", calibration(), **asked)
+    fast = mh.plan(
+        JOB,
+        "4 hosts of 1 worker, 1000gbit and 1us",
+        KNOWN,
+        **asked,
+    )
     assert fast.choice is not None
     assert fast.choice.workers == 4
     assert fast.advice == ""
     # One worker has nobody to wait for.
-    alone = mh.plan(job(), "4 hosts of 1 worker, 1mbit", calibration(), **asked)
+    alone = mh.plan(
+        JOB,
+        "4 hosts of 1 worker, 1mbit",
+        KNOWN,
+        **asked,
+    )
     assert alone.advice == ""
-    near = mh.plan(job(), "4 hosts of 1 worker, 1gbit and 1us", calibration(), **asked)
+    near = mh.plan(
+        JOB,
+        "4 hosts of 1 worker, 1gbit and 1us",
+        KNOWN,
+        **asked,
+    )
     assert "A larger batch" in write_page(near, tmp_path / "plan.html").read_text()

@@ -17,6 +17,7 @@ from manyhands.lab.launcher import end, start
 from manyhands.reports import Run
 from manyhands.reports.figures.speed import throughput
 from manyhands.strategies import strategy as read_strategy
+from manyhands.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -121,7 +122,7 @@ def check(
         one, dtype = runs.first(steps)
         again = runs.made("single()", 1, steps, "again")
         alone = difference(one.state_dict(), again.state_dict(), _EQUAL[dtype])
-        note(f"{strategy} on {workers} workers")
+        note(f"{strategy} on {counted(workers, 'worker')}")
         several = runs.made(strategy, workers, steps, "several")
         both, noise = (one.state_dict(), several.state_dict()), dict[str, float]()
         found = difference(*both, _EQUAL[dtype])
@@ -255,7 +256,7 @@ class _Runs:
             end(process)
         if code:
             words = log.read_text(encoding="utf-8", errors="replace").strip()
-            raise RunFailed(f"{strategy} on {workers} workers failed:\n{words[-3000:]}")
+            raise RunFailed(f"{strategy} on {counted(workers, 'worker')} failed:\n{words[-3000:]}")
         return Run(output)
 
     def since(

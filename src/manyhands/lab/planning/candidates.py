@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from manyhands.live.agent.memory_check import check_hosts, workers_that_fit
 from manyhands.strategies import placement_of, virtual_form
 from manyhands.strategies import strategy as read_strategy
+from manyhands.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -195,12 +196,12 @@ def candidates(
                 known.add(str(found))
                 check(found, job, count, hosts)
             except (ValueError, TypeError) as error:
-                yield LeftOut(f"{filled} on {count} workers", str(error))
+                yield LeftOut(f"{filled} on {counted(count, 'worker')}", str(error))
                 continue
             try:
                 check_hosts(found, job, count, cluster)
             except ValueError as error:
-                yield LeftOut(f"{filled} on {count} workers", str(error))
+                yield LeftOut(f"{filled} on {counted(count, 'worker')}", str(error))
                 if count == cluster.default_workers():
                     yield from _fitting(text, found, job, cluster, workers)
             else:

@@ -25,6 +25,7 @@ from manyhands.reports.comparison.verdicts.reaching import (
 )
 from manyhands.strategies import placement_of
 from manyhands.strategies import strategy as read_strategy
+from manyhands.units import counted
 from manyhands.verbs.asked import Asked
 from manyhands.verbs.simulate import plan as plan_run
 
@@ -185,7 +186,7 @@ class Learning:
         missed: dict[str, None] = {}
         some: list[str] = []
         for one in runs:
-            words = _ALONE if is_like_one(one) else f"{one} on {one.workers} workers"
+            words = _ALONE if is_like_one(one) else f"{one} on {counted(one.workers, 'worker')}"
             time_ = reached.get(one)
             if time_ is None:
                 missed[words] = None
@@ -198,7 +199,7 @@ class Learning:
                 f"it counts as {PENALTY:g} times the longest"
             )
         done = {_ALONE} if any(map(is_like_one, runs)) else set[str]()
-        done |= {f"{one} on {one.workers} workers" for one in runs}
+        done |= {f"{one} on {counted(one.workers, 'worker')}" for one in runs}
         names = [words for words in dict.fromkeys(untrained) if words not in done]
         for words in names[:_NAMED]:
             why = (
@@ -282,7 +283,7 @@ def _in_order(
 
 
 def _words(one: TimedCandidate) -> str:
-    return f"{one.candidate} on {one.candidate.workers} workers"
+    return f"{one.candidate} on {counted(one.candidate.workers, 'worker')}"
 
 
 def _ranked(

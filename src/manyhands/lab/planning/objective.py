@@ -23,7 +23,7 @@ from manyhands.lab.planning.failures import (
 from manyhands.lab.planning.losses import loss_cost
 from manyhands.lab.planning.planned import By
 from manyhands.lab.planning.prices import STARTS, RunPrice, run_price
-from manyhands.units import seconds_words
+from manyhands.units import counted, seconds_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -248,7 +248,7 @@ class Extras:
         for one in found:
             candidate, rate = one.candidate, one.speed.rate
             if self.failures is not None:
-                tell(f"the loss of a worker under {candidate} on {candidate.workers} workers")
+                tell(f"the loss of one of {counted(candidate.workers, 'worker')} under {candidate}")
                 away = self.failures.joins
                 losses[candidate] = loss_cost(candidate, about, rate, away)
             if self.price is not None:

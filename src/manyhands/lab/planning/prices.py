@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from manyhands.cluster.paid_hosts import paid_workers as of_hosts
 from manyhands.lab.planning.timing import STEPS, asked_of, figure_of_run
 from manyhands.live.agent.memory_check import serving_hosts
 from manyhands.reports.figures.speed import training_interval
@@ -91,5 +92,4 @@ def paid_workers(candidate: Candidate, cluster: Cluster) -> int:
     among = candidate.on(cluster)
     used = {*among.worker_hosts(candidate.workers)}
     used |= {*serving_hosts(candidate.strategy, candidate.workers, among)}
-    largest = max(size.values())
-    return sum(size[host] or largest for host in used)
+    return of_hosts(size, used)

@@ -31,6 +31,7 @@ from manyhands.lab.planning.timing import expected_range, for_payload, predict, 
 from manyhands.pacing import Pace
 from manyhands.script import loading as scripts
 from manyhands.units import bandwidth as read_bandwidth
+from manyhands.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,7 +125,7 @@ class Plan:
                 f"is clearly {than}"
             )
         first = self.choice or best[0]
-        words = f"{first.strategy} on {first.workers} workers: {self._measure(first)}"
+        words = f"{first.strategy} on {counted(first.workers, 'worker')}: {self._measure(first)}"
         words += "" if alone is None else self._times(first, alone)
         if len(best) > 1:
             others = ", ".join([one.strategy for one in best if one is not first][:3])
@@ -240,11 +241,11 @@ def plan(
         if isinstance(one, LeftOut):
             left.append(one)
             continue
-        tell(f"{one} on {one.workers} workers")
+        tell(f"{one} on {counted(one.workers, 'worker')}")
         try:
             found.append(TimedCandidate(one, predict(made, one, where, known, paces)))
         except (ValueError, TypeError) as error:
-            left.append(LeftOut(f"{one} on {one.workers} workers", str(error)))
+            left.append(LeftOut(f"{one} on {counted(one.workers, 'worker')}", str(error)))
     reached: dict[Candidate, TimeToTarget] = {}
     notes: list[str] = []
     if target is not None:
@@ -255,7 +256,9 @@ def plan(
     for timed in sorted(found, key=lambda one: -one.speed.rate)[:_FIRST]:
         words = uneven(made, timed.candidate, where, known, paces)
         if words:
-            notes.append(f"{timed.candidate} on {timed.candidate.workers} workers: {words}")
+            notes.append(
+                f"{timed.candidate} on {counted(timed.candidate.workers, 'worker')}: {words}"
+            )
     about = (made, where, known, paces)
     objective = asked.objective(
         made, found, about, reached, has_target=target is not None, tell=tell

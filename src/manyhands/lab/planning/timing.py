@@ -181,6 +181,15 @@ def _exchanging(candidate: Candidate, calibration: Calibration) -> float:
     return (calibration.exchange - calibration.service) / candidate.interval
 
 
+def _service(candidate: Candidate, calibration: Calibration) -> float:
+    """Seconds that a server is busy with an update of its shard.
+
+    What was measured is an update of all parameters; it is in proportion to them.
+    """
+    needs = candidate.strategy.needs(candidate.workers)
+    return calibration.service / (1 if needs.peer_servers else needs.shards)
+
+
 def asked_of(
     job: Job,
     candidate: Candidate,
@@ -209,7 +218,9 @@ def asked_of(
         cluster=_with_room(among) if through_servers else among,
         times=calibration.spread(seconds, job.batch_sizes.at(0) / workers, least),
         slow=tuple(pace for pace in paces if pace.worker is None or pace.worker < workers),
-        service=calibration.service * calibration.crowding(per_host) if through_servers else None,
+        service=_service(candidate, calibration) * calibration.crowding(per_host)
+        if through_servers
+        else None,
         coding=_coding_speed(candidate, calibration),
     )
 

@@ -16,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from manyhands.units import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -88,7 +90,7 @@ class MemoryEstimate:
                 ". Each worker has its own copy of the data that the script creates; workers share "
                 "data in a memory-mapped file (numpy.memmap, mh.data)"
             )
-            remedy = f"use at most {most} workers on this host, or more hosts"
+            remedy = f"use at most {counted(most, 'worker')} on this host, or more hosts"
             if not most:
                 remedy = (
                     "one worker does not fit: use a host with more memory, or a strategy that "
@@ -108,9 +110,10 @@ class MemoryEstimate:
         parts += [f"{_bytes(self.state)} for the optimizer's state"] if self.state else []
         beside = [f"{_bytes(self.loaded)} for the agent and the fork server"] if self.loaded else []
         if self.servers or self.shared:
-            beside.append(f"{_bytes(self.rest - self.loaded)} for {self.servers} servers")
+            serving = counted(self.servers, "server")
+            beside.append(f"{_bytes(self.rest - self.loaded)} for {serving}")
         also = f"; {' and '.join(beside)} beside them" if beside else ""
-        workers = f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        workers = counted(self.workers, "worker")
         return (
             f"{workers} need{'s' if self.workers == 1 else ''} at least {_bytes(self.total)} of "
             f"memory ({_bytes(self.worker)} each: {', '.join(parts)}{also})"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 
+from manyhands.units import counted
+
 _REST = 256
 """Open files of a process besides its connections: log files, libraries, ZeroMQ's own."""
 
@@ -48,5 +50,5 @@ def check_descriptors(workers: int, servers: int) -> None:
         raise ValueError(
             f"{workers} workers need {needed} open files in one process, but the hard limit is "
             f"{hard} (ulimit -Hn): raise it"
-            + (f", or use at most {most} workers" if most > 0 else "")
+            + (f", or use at most {counted(most, 'worker')}" if most > 0 else "")
         )

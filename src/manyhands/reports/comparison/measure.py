@@ -1,9 +1,13 @@
 """From a run's trace to its figures in `results.json`."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
+from manyhands.cluster import Cluster
+from manyhands.cluster.paid_hosts import paid_workers
 from manyhands.reports.comparison.results import (
     PARTS,
     Curve,
@@ -66,6 +70,7 @@ def measure(
     curves = _validation(trace)
     reached = _reached(curves, target)
     sent = _sent(trace)
+    paid = _paid_workers(trace, told)
     hours = (speed.start_up + speed.seconds) / 3600
     return RunResult(
         strategy=strategy or told.get("strategy", "a run"),
@@ -99,12 +104,30 @@ def measure(
         seen=kept.seen,
         repeated=kept.repeated,
         lost=kept.lost,
-        cost=None if price is None else price * workers * hours,
+        paid=paid,
+        cost=None if price is None else price * paid * hours,
         swept=swept or {},
         curve=curve,
         threads=_threads(trace, told.get("threads")),
         parameters_sha256=parameters_digest(trace),
     )
+
+
+def _paid_workers(trace: Trace, told: Mapping[str, str]) -> int:
+    """The workers whose price is paid: those of all hosts with a worker or a server."""
+    on = {one.header.rank: one.header.host for one in trace.workers}
+    used = {
+        *on.values(),
+        *(one.header.host for one in trace.processes if one.header.role == "server"),
+    }
+    # Without a word on its hosts, they are taken to have no workers but those of the run.
+    sizes = Counter(on.values())
+    with contextlib.suppress(ValueError):
+        if text := told.get("cluster"):
+            cluster = Cluster.parse(text)
+            declared = Counter(cluster.worker_hosts(cluster.default_workers()))
+            sizes = declared if used <= {host.name for host in cluster.hosts} else sizes
+    return paid_workers(sizes, used)
 
 
 def failed(

@@ -160,8 +160,11 @@ class RunResult(_Value, frozen=True, kw_only=True):
     """leased again because their first worker was lost;"""
     lost: int | None = None
     """never trained on."""
+    paid: int | None = None
+    """The workers whose price is paid: those of all hosts with a worker or a server, a host of
+    servers alone as one with the most workers; null: written by an earlier version."""
     cost: float | None = None
-    """Price × workers × hours, start-up included; null without a price."""
+    """Price × paid workers × hours, start-up included; null without a price."""
     swept: dict[str, int | float | str] = {}
     """The values of the swept options that this run has, by name: `{"wait_for": 3}`."""
     curve: str = ""
