@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from pathlib import Path
@@ -12,7 +13,10 @@ from manyhands.files.checkpoints import CHECKPOINTS, generations, latest
 from manyhands.files.checkpoints.remote import RemoteCheckpoints, is_url
 from manyhands.files.run_folders import TRACE
 from manyhands.files.tensor_format import MODEL
+from manyhands.live.agent.recovery.from_divergence import sound_until
 from manyhands.live.request import RunSetting
+from manyhands.reports.figures.outcome import ending
+from manyhands.trace import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from manyhands.job import Job
     from manyhands.strategies import Strategy
 
+_DIVERGED: Final = "diverged: "
 _UNIMPORTANT: Final = (
     *("checkpoint", "epochs", "samples", "seconds", "target", "durability", "start"),
 )
@@ -46,10 +51,51 @@ def find_checkpoint(asked: str | Path | None, output: Path | None, job: Job) -> 
     if asked is not None and is_url(asked):
         return _downloaded(str(asked), job)
     if asked is not None:
-        return latest(Path(asked))
+        return _last_sound(Path(asked), job)
     if output is None or job.checkpoint_on_disk is None or not _is_unfinished(output):
         return None
-    return latest(output)
+    return _last_sound(output, job)
+
+
+def _last_sound(run: Path, job: Job) -> Checkpoint:
+    """The last checkpoint of a run; if the run diverged, the last one from before that.
+
+    A checkpoint from shortly before a loss was not finite may have the damage already.
+    """
+    newest = latest(run)
+    words = _divergence(run)
+    if not words:
+        return newest
+    sound = sound_until(words, job)
+    found = newest
+    if sound is not None:
+        with contextlib.suppress(ValueError):
+            found = latest(run, sound)
+    if sound is None or found.samples > sound:
+        found.diverged = (
+            f"{words}, and no earlier checkpoint is known to be from before the damage: this one "
+            "may have it"
+        )
+    elif found.samples < newest.samples:
+        found.diverged = (
+            f"{words}, so later checkpoints, up to {newest.samples:,} samples, were left out: they "
+            "may have the damage"
+        )
+    else:
+        found.diverged = f"{words}; this checkpoint is from before it"
+    return found
+
+
+def _divergence(run: Path) -> str:
+    """Where the run of this folder diverged; empty if it did not, or if one checkpoint is named."""
+    folder = run.parent if run.name == CHECKPOINTS else run
+    if not (folder / TRACE).is_dir():
+        return ""
+    try:
+        end = ending(read(folder))
+    except (OSError, ValueError):
+        return ""
+    return end.words.splitlines()[0] if end.status == "failed" and _DIVERGED in end.words else ""
 
 
 def _downloaded(url: str, job: Job) -> Checkpoint | None:
@@ -83,6 +129,8 @@ def resume_settings(
     yield RunSetting("resumed", where, "command line")
     if resumed.skipped:
         yield RunSetting("damaged", "; ".join(resumed.skipped), "command line")
+    if resumed.diverged:
+        yield RunSetting("diverged", resumed.diverged, "command line")
     changed = [*_changes(resumed, job, strategy, workers)]
     if changed:
         yield RunSetting("changed since", "; ".join(changed), "command line")

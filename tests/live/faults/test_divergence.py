@@ -1,5 +1,6 @@
 """A run that diverges fails, and says where."""
 
+import re
 import sys
 
 import pytest
@@ -156,3 +157,30 @@ def test_a_run_that_diverges_without_a_checkpoint_names_the_remedies(
     last = run.text().rsplit("manyhands: diverged: ", 1)[1]
     for remedy in ("lower the learning rate", "Job(clip=...)", "--checkpoint 10min"):
         assert remedy in last
+
+
+@pytest.mark.parametrize(
+    "strategy", ["allreduce()", pytest.param("synchronous()", marks=pytest.mark.slow)]
+)
+def test_a_run_that_diverged_is_resumed_from_before_it(start, tmp_path, strategy) -> None:
+    """With a checkpoint after every step, the last one has parameters of some 1e37."""
+    run = spike(start, tmp_path, strategy, "--checkpoint", "1 steps", spikes="always")
+    assert run.finish() == 1, run.text()
+    last = run.text().rsplit("manyhands: diverged: ", 1)[1]
+    at = int(re.search(r" at sample ([\d,]+)", last)[1].replace(",", ""))
+    newest = max(int(path.name) for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert newest > at - 8, "there is nothing to leave out"
+    (tmp_path / "spiked").touch()
+    again = spike(
+        start, tmp_path, strategy, "--checkpoint", "1 steps", "--resume", "out", spikes="once"
+    )
+    assert again.finish() == 0, again.text()
+    told = again.text()
+    taken = int(re.search(r"continues from \S+ \((\d+) samples", told.replace("\n", " "))[1])
+    assert taken <= at - 8
+    assert "later checkpoints, up to" in told
+    assert "they may have the damage" in told
+    final = Run(tmp_path / "out").state_dict()
+    assert all(float(one.abs().max()) < 100 for one in final.values())
+    kept = {int(path.name) for path in (tmp_path / "out" / "checkpoints").iterdir()}
+    assert max(kept) > taken

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
 
 def set_aside(folder: Path, resumed: Checkpoint) -> None:
-    """Make room for a run that continues in the folder of an earlier one."""
+    """Make room for a run that continues in the folder of an earlier one.
+
+    Checkpoints that may have the damage of a divergence are set aside with it.
+    """
     if resumed.folder.parent.resolve() != (folder / CHECKPOINTS).resolve():
         return
-    make_room(folder)
+    make_room(folder, resumed.samples if resumed.diverged else None)
 
 
 def make_room(folder: Path, most: int | None = None) -> None:

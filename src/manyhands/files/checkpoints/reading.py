@@ -60,6 +60,8 @@ class Checkpoint:
         self.manifest = _manifest(folder)
         self.skipped: list[str] = []
         """Why later generations of the run were not taken."""
+        self.diverged = ""
+        """What is said of this one, if the run diverged."""
 
     @classmethod
     def latest(cls, run: str | Path) -> Checkpoint:

@@ -18,6 +18,7 @@ from manyhands.script.origin import override
 
 if TYPE_CHECKING:
     from manyhands.failure import Diverged
+    from manyhands.job import Job
     from manyhands.live.agent.recovery.kept_checkpoints import KeptCheckpoints
     from manyhands.live.request import Request
 
@@ -41,17 +42,28 @@ def before_divergence(
     found = [] if kept is None else [one.manifest.samples for one in kept.all()]
     if job.checkpoint_on_disk is not None:
         found += [int(path.name) for path in generations(request.folder / CHECKPOINTS)]
-    place = _PLACE.search(str(failure))
-    if place is not None:
-        at = int(place[1].replace(",", ""))
-        sound = [samples for samples in found if samples <= at - job.batch_sizes.at(at)]
-        found = sound or found
-    last = max(found, default=-1)
+    sound = sound_until(str(failure), job)
+    before = found if sound is None else [samples for samples in found if samples <= sound]
+    last = max(before or found, default=-1)
     with contextlib.suppress(ValueError):
         # One on the disk may be damaged.
         if kept is None:
             last = latest(request.folder, last).samples
     return last if last > request.gone_back_to else None
+
+
+def sound_until(words: str, job: Job) -> int | None:
+    """After how many samples a checkpoint is surely older than a divergence; None if unknown.
+
+    Args:
+        words: what is said of the divergence.
+        job: the job of the run.
+    """
+    place = _PLACE.search(words)
+    if place is None:
+        return None
+    at = int(place[1].replace(",", ""))
+    return at - job.batch_sizes.at(at)
 
 
 def why_not_back(request: Request) -> str:

@@ -49,6 +49,8 @@ def continuing(request: Request) -> str:
     words = f"continues from {told['resumed']}"
     if "damaged" in told:
         words += f"; later checkpoints are damaged and were left out: {told['damaged']}"
+    if "diverged" in told:
+        words += f"; the run {told['diverged']}"
     if "changed since" in told:
         words += f"; changed since: {told['changed since']}"
     return words
