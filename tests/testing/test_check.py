@@ -143,6 +143,10 @@ def test_every_variant_of_the_built_in_protocols_obeys_the_default_laws(variant:
         # A successor that began between two answers with the same parameters rounded otherwise.
         ("softsync_drop_coded", 234),
         ("local_sgd_coded", 637),
+        # A successor carried its island's last round while others waited for the end of the run.
+        ("hierarchical_coded", 674),
+        # The answer to the worker in a server's own process was not a copy.
+        ("push_sum_coded", 132),
     ],
 )
 def test_what_was_found_stays_mended(name: str, seed: int) -> None:

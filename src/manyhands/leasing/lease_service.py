@@ -81,6 +81,8 @@ class LeaseServiceState(msgspec.Struct, frozen=True):
     """Idle workers that were told that all pause."""
     apart: bool = False
     """Whether workers may have contributed to different rounds."""
+    joining: tuple[str, ...] = ()
+    """Workers that were admitted while the run was under way and have not asked for a lease."""
 
 
 class LeaseService:
@@ -119,6 +121,12 @@ class LeaseService:
         """Waiting workers to which `Nothing` was sent."""
         self._pausing: set[str] = set()
         """Those of them that were told that all pause."""
+        self._joining: set[str] = set()
+        """Workers that were admitted while the run was under way and have not asked for a lease.
+
+        They may have to finish a round of their predecessors first, which must not wait for workers
+        that wait for an evaluation or for the end.
+        """
         self._apart = early is not None
         """Whether workers may have contributed to different rounds: one was lost or came later.
 
@@ -177,6 +185,8 @@ class LeaseService:
         if self.knows(worker):
             self._lose(worker)
         (self._members if self._missing is None else self._arriving).add(worker)
+        self._joining.add(worker)
+        self._serve(*self._waiting)
         return self._take_letters()
 
     def hear(self, worker: str, message: Leasing) -> Letters:
@@ -224,6 +234,7 @@ class LeaseService:
             idle=tuple(sorted(self._idle, key=_rank)),
             pausing=tuple(sorted(self._pausing, key=_rank)),
             apart=self._apart,
+            joining=tuple(sorted(self._joining, key=_rank)),
             round=self._round,
             missing=missing,
             tallies=dict(self._tallies),
@@ -243,6 +254,7 @@ class LeaseService:
         self._members, self._arriving = set(state.members), set(state.arriving)
         self._waiting, self._idle = dict.fromkeys(state.waiting), set(state.idle)
         self._pausing, self._apart = set(state.pausing), state.apart
+        self._joining = set(state.joining)
         self._round = state.round
         self._missing = None if state.missing is None else set(state.missing)
         self._tallies = dict(state.tallies)
@@ -262,6 +274,7 @@ class LeaseService:
         match message:
             case Ask(leases=leases):
                 self._waiting.setdefault(worker)
+                self._joining.discard(worker)
                 self._serve(worker, delayed=False)
                 for _ in range(min(leases, MOST_LEASES) - 1):
                     if worker not in self._waiting:
@@ -282,7 +295,8 @@ class LeaseService:
 
     def _lose(self, worker: str) -> None:
         evaluated = self._missing is not None and worker in self._members
-        for group in (self._members, self._arriving, self._idle, self._pausing):
+        known = (self._members, self._arriving, self._joining, self._idle, self._pausing)
+        for group in known:
             group.discard(worker)
         self._part()
         self._waiting.pop(worker, None)
@@ -311,9 +325,11 @@ class LeaseService:
                 del self._waiting[worker]
                 self._idle.discard(worker)
                 self._pausing.discard(worker)
-            elif found == "wait" and self._lockstep and worker not in self._idle:
+                continue
+            waits = found == "wait" or self._joining
+            if waits and self._lockstep and worker not in self._idle:
                 self._idle.add(worker)
-                pauses = self.leases.are_alike and not self._apart
+                pauses = self.leases.are_alike and not (self._apart or self._joining)
                 if pauses:
                     self._pausing.add(worker)
                 self._tell(worker, Nothing(pauses))

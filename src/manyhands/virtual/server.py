@@ -394,7 +394,10 @@ class Server:
     def _payload(self, answer: Answer) -> torch.Tensor | None:
         source = answer.payload(self.holder)
         if self.coded is not None:
-            return self.coded.answer(answer, source)
+            encoded = self.coded.answer(answer, source)
+            # Nothing is encoded for the worker in the server's own process.
+            if encoded is not source:
+                return encoded
         if source is None:
             return None
         if source is not self.holder.bytes:

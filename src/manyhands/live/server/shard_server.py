@@ -357,15 +357,18 @@ class ShardServer:
         self._journal.settle()
         payload = self._payload(incoming, answer, frame)
 
+        # Nothing is encoded for the worker in the server's own process.
+        own = frame if frame is self._holder.bytes else None
+
         def renew() -> tuple[Said, memoryview | None]:
-            if answer.remember or answer.recall or self._coded is not None:
+            if answer.remember or answer.recall or (self._coded is not None and own is None):
                 return answer.message, payload
             # As if the answer had been lost: the current parameters and their version.
             self._journal.settle()
             room = incoming.room > 0
             call = Call(incoming.sender, incoming.number, incoming.message, room=room)
             again = self._protocol.on_repeat(self._state, self._examination.again(call))
-            return again.message, self._payload(incoming, again)
+            return again.message, self._payload(incoming, again, own)
 
         self._responder.reply(incoming, answer.message, payload, renew)
 

@@ -60,6 +60,9 @@ class InnerWorker:
                 # If the other workers are lost, the island's server has no carrier to report this.
                 endpoint.post(self.outer, Rest(pauses=replica.pauses))
                 await answer(endpoint, self.outer)
+        # A successor may still carry its island's last round, which must not wait for this worker.
+        endpoint.post(self.outer, Rest())
+        await answer(endpoint, self.outer)
 
     async def _join(self) -> None:
         self.endpoint.post(self.own, Pull(), into=self.replica.parameters(0))
