@@ -200,7 +200,11 @@ class Suspect:
         if self.reason == "silent":
             return f"it sent no heartbeat for {self.seconds:.0f} s; it was at {self.line}{doing}"
         if self.reason == "all":
-            return f"all workers have waited for each other for {self.seconds:.0f} s"
+            return (
+                f"all workers have waited for each other for {self.seconds:.0f} s; if the data "
+                "decides which modules a worker computes, only allreduce(find_unused=true), "
+                "zero(stage=1) and strategies with servers can train that"
+            )
         return f"it made no progress for {self.seconds:.0f} s; it was at {self.line}{doing}"
 
     def __str__(self) -> str:
