@@ -41,9 +41,23 @@ STRATEGIES = {
     "ssp()": 1,
     "diloco(every=2, outer_lr=1, outer_momentum=0)": 1,
 }
+WHOLE = (PLACED,)
+"""Strategies whose workers compute the same samples: the data decide once what is used."""
 SHARDED = ("zero(stage=1)", "fully_sharded()")
 ROUGH = 0.02
 """Muon computes in bfloat16, and tensors that are divided are added up in another order."""
+
+
+APART = ("fully_sharded()", "hybrid(data=2)")
+"""Strategies whose workers must all compute the same modules; a run that does not is ended, with
+the reason, when its patience is over."""
+
+
+def strategies_for(name: str) -> dict[str, int]:
+    """The strategies of a case."""
+    if "sometimes used" not in name:
+        return STRATEGIES
+    return {one: workers for one, workers in STRATEGIES.items() if one not in APART}
 
 
 def text_of(strategy: str, name: str) -> str:
@@ -58,7 +72,7 @@ def refusal(name: str, strategy: str) -> str | None:
     """The reason why a case is refused under a strategy."""
     if name == "lbfgs":
         return "LBFGS evaluates the loss several times in a step"
-    if name == "hook on all" and strategy == "synchronous(servers=2)":
+    if name == "hook on all" and strategy in ("synchronous(servers=2)", PLACED):
         return "needs all parameters together"
     if "clip" in CASES[name].settings and strategy == "synchronous(servers=2)":
         return "needs the norm of the whole mean gradient"
@@ -70,18 +84,20 @@ def refusal(name: str, strategy: str) -> str | None:
 @pytest.mark.parametrize("name", CASES)
 def test_it_equals_the_plain_loop_or_is_refused(name, run_script) -> None:
     tests = str(Path(__file__).parents[2])
-    workers_of = {text_of(strategy, name): workers for strategy, workers in STRATEGIES.items()}
+    asked = strategies_for(name)
+    workers_of = {text_of(strategy, name): workers for strategy, workers in asked.items()}
     started = run_script(SCRIPT, name, tests, json.dumps(workers_of))
     assert started.finish(800) == 0, started.text()
     results = json.loads(started.text().partition("RESULTS ")[2].splitlines()[0])
     wrong = {}
-    for strategy, workers in STRATEGIES.items():
+    for strategy, workers in asked.items():
         said, reason = results[text_of(strategy, name)], refusal(name, strategy)
         if reason is not None or said.startswith("refused"):
             if reason is None or reason not in said:
                 wrong[strategy] = said
             continue
-        found, wanted = load_state(Path(said) / "model.safetensors"), by_hand(name, workers)
+        parts = 1 if strategy in WHOLE else workers
+        found, wanted = load_state(Path(said) / "model.safetensors"), by_hand(name, parts)
         away = max(float((found[key] - value).abs().max()) for key, value in wanted.items())
         if not away <= (ROUGH if name == "muon" and strategy in SHARDED else 1e-9):
             wrong[strategy] = away

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from manyhands.engine.fake_tensors import is_fake
 from manyhands.engine.tensors import gathered, is_divided, laid_as
+from manyhands.failure import Refused
 from manyhands.parameters.coupling import StepTrial, coupling_of, named, same
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ norm of a part in place of the whole tensor's is another by some ten per cent at
 
 
 def check_steps(bound: Bound, strategy: Placement) -> str:
-    """Raise ValueError, with the reason, if a step of the parts is not one of the whole model.
+    """Raise Refused, with the reason, if a step of the parts is not one of the whole model.
 
     Returns:
         How much it differs, in words for the log, if that is more than rounding; else "".
@@ -37,7 +38,7 @@ def check_steps(bound: Bound, strategy: Placement) -> str:
         return ""
     words = named(optimizer)
     if coupling == "all" and bound.steps_apart:
-        raise ValueError(
+        raise Refused(
             f"a step of {words} needs all parameters together, and {strategy} steps them in parts: "
             f"{_REMEDY}"
         )
@@ -49,7 +50,7 @@ def check_steps(bound: Bound, strategy: Placement) -> str:
         divided = trial.run(optimizer, everything, laid_as, gathered)
     except Exception as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
+        raise Refused(
             f"{words} does not work elementwise, and cannot step the tensors that {strategy} "
             f"divides among workers ({why}): {_REMEDY}"
         ) from error
@@ -61,7 +62,7 @@ def check_steps(bound: Bound, strategy: Placement) -> str:
         for one, other, first in zip(whole, divided, trial.tensors, strict=True)
     )
     if not differs <= _ROUGH:
-        raise ValueError(
+        raise Refused(
             f"{words} does not work elementwise, and steps the tensors that {strategy} divides "
             f"among workers otherwise than whole ones, by {differs:.0%} of a step: {_REMEDY}"
         )
