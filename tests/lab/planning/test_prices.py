@@ -171,7 +171,7 @@ def test_the_command_shows_failures_and_prices_in_every_form(start, tmp_path: Pa
     assert "goodput a loss price limited by" in text
     assert "A worker is lost every 2 h, each on its own." in text
     assert "Price: of 64,000 samples, failures included, from the start on" in text
-    assert "311 s, back" in text
+    assert "303 s, back" in text
     page = (tmp_path / "plan.html").read_text()
     assert "price of 64,000" in page
     told = start(*command, *asked, "--json")

@@ -169,7 +169,8 @@ def test_a_run_that_diverged_is_resumed_from_before_it(start, tmp_path, strategy
     last = run.text().rsplit("manyhands: diverged: ", 1)[1]
     at = int(re.search(r" at sample ([\d,]+)", last)[1].replace(",", ""))
     newest = max(int(path.name) for path in (tmp_path / "out" / "checkpoints").iterdir())
-    assert newest > at - 8, "there is nothing to leave out"
+    # The one after the step that did the damage may not have been written when the run ended.
+    left_out = newest > at - 8
     (tmp_path / "spiked").touch()
     again = spike(
         start, tmp_path, strategy, "--checkpoint", "1 steps", "--resume", "out", spikes="once"
@@ -178,8 +179,8 @@ def test_a_run_that_diverged_is_resumed_from_before_it(start, tmp_path, strategy
     told = again.text()
     taken = int(re.search(r"continues from \S+ \((\d+) samples", told.replace("\n", " "))[1])
     assert taken <= at - 8
-    assert "later checkpoints, up to" in told
-    assert "they may have the damage" in told
+    assert ("later checkpoints, up to" in told) == left_out, told
+    assert ("they may have the damage" if left_out else "is from before it") in told
     final = Run(tmp_path / "out").state_dict()
     assert all(float(one.abs().max()) < 100 for one in final.values())
     kept = {int(path.name) for path in (tmp_path / "out" / "checkpoints").iterdir()}

@@ -26,6 +26,8 @@ _arrived: list[int] = []
 """The signals that have arrived within `signals_raise`."""
 _hooks: list[Callable[[Any], Any]] = []
 """What is told of exceptions that cannot be raised, outside of it."""
+_sending: list[object] = []
+"""The signal that is about to be sent again, if there is one."""
 _CODE = 128
 """The exit code of a signal, without its number."""
 _AGAIN = 0.01
@@ -116,6 +118,7 @@ def signals_raise() -> Iterator[None]:
         raise
     finally:
         _arrived.clear()
+        _sending.clear()
         sys.unraisablehook = _hooks.pop()
         for number, handler in kept.items():
             signal.signal(number, handler)
@@ -137,10 +140,13 @@ def _send_again(lost: Any) -> None:
     if not (_arrived and issubclass(lost.exc_type, LEAVING)):
         _hooks[-1](lost)
         return
+    if _sending:
+        return
     # An exception of the handler would be lost again in here, so it is sent after this has ended;
     # a `threading.Thread` would be waited for.
     over = threading.Lock()
     over.acquire()
+    _sending.append(over)
     _thread.start_new_thread(_send, (over, _arrived[-1]))
     over.release()
 
@@ -148,4 +154,7 @@ def _send_again(lost: Any) -> None:
 def _send(over: threading.Lock, number: int) -> None:
     with over:
         time.sleep(_AGAIN)
-    os.kill(os.getpid(), number)
+    if over in _sending:
+        # Otherwise another one has been raised meanwhile, and nothing is waited for any more.
+        _sending.remove(over)
+        os.kill(os.getpid(), number)
