@@ -202,8 +202,8 @@ class Suspect:
         if self.reason == "all":
             return (
                 f"all workers have waited for each other for {self.seconds:.0f} s; if the data "
-                "decides which modules a worker computes, only allreduce(find_unused=true), "
-                "zero(stage=1) and strategies with servers can train that"
+                "decides which modules a worker computes, only allreduce(find_unused=true) and "
+                "strategies with servers can train that"
             )
         return f"it made no progress for {self.seconds:.0f} s; it was at {self.line}{doing}"
 

@@ -43,6 +43,8 @@ STRATEGIES = {
 }
 WHOLE = (PLACED,)
 """Strategies whose workers compute the same samples: the data decide once what is used."""
+TOGETHER = ("synchronous(servers=2)", "pipeline(microbatches=2)", PLACED)
+"""Strategies whose workers or servers step different parameters."""
 SHARDED = ("zero(stage=1)", "fully_sharded()")
 ROUGH = 0.02
 """Muon computes in bfloat16, and tensors that are divided are added up in another order."""
@@ -72,8 +74,12 @@ def refusal(name: str, strategy: str) -> str | None:
     """The reason why a case is refused under a strategy."""
     if name == "lbfgs":
         return "LBFGS evaluates the loss several times in a step"
-    if name == "hook on all" and strategy in ("synchronous(servers=2)", PLACED):
+    if name == "hook on all" and strategy in TOGETHER:
         return "needs all parameters together"
+    if "used" in name and strategy == "zero(stage=1)":
+        return "use allreduce(find_unused=true)"
+    if name == "adafactor" and strategy in SHARDED:
+        return "an optimizer that works elementwise"
     if "clip" in CASES[name].settings and strategy == "synchronous(servers=2)":
         return "needs the norm of the whole mean gradient"
     return None
