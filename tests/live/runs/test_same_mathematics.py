@@ -78,7 +78,7 @@ def refusal(name: str, strategy: str) -> str | None:
         return "needs all parameters together"
     if "used" in name and strategy == "zero(stage=1)":
         return "use allreduce(find_unused=true)"
-    if name == "adafactor" and strategy in SHARDED:
+    if name == "adafactor" and strategy in (*SHARDED, "hybrid(data=2)"):
         return "an optimizer that works elementwise"
     if "clip" in CASES[name].settings and strategy == "synchronous(servers=2)":
         return "needs the norm of the whole mean gradient"
