@@ -2,7 +2,9 @@
 
 The job sleeps instead of computing, one worker on each host behind a link of 1 Gbit/s or
 less, so that the hosts do not need the cores of this machine. Ten commands are run, each as it was
-printed, with a limit in seconds and a folder added. It takes some ten minutes.
+printed, with a limit in seconds and a folder added. Where batches are divided by speed, what is
+predicted is the speed after the speeds were measured, so the steps before that do not count. It
+takes some ten minutes.
 """
 
 from __future__ import annotations
@@ -15,15 +17,20 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import manyhands as mh
 from benchmarks.figures import keep, report
 from benchmarks.paced import run_to_end
 from benchmarks.predictions import LARGE, MEDIUM, Paced, calibration, crowding, job
 from manyhands.lab.planning.commands import PlannedJob, command_of
+from manyhands.lab.planning.timing import DECISIONS
 from manyhands.reports import Run
 from manyhands.reports.figures.speed import throughput
+from manyhands.sampling.speed_shares import EVERY
+
+if TYPE_CHECKING:
+    from manyhands.trace import Trace
 
 _ROOT = Path(__file__).parent.parent
 _SCRIPT = Path(__file__).parent / "predictions_job.py"
@@ -67,15 +74,36 @@ def rows(
     ]
 
 
-def rate(command: str, folder: Path) -> float:
-    """Samples per second of a printed command."""
+def rate(command: str, folder: Path, *, batch: int) -> float:
+    """Samples per second of a printed command, once it knows the speeds of its workers.
+
+    Args:
+        command: as it was printed.
+        folder: for the run.
+        batch: samples of a step.
+    """
     program, *words = shlex.split(command)
     if program != "manyhands":
         raise RuntimeError(command)
     at = words.index("--")
-    limit = ["--seconds", str(_SECONDS), "--output", str(folder)]
+    learns = "by_speed" in command
+    limit = ["--seconds", str((2 if learns else 1) * _SECONDS), "--output", str(folder)]
     execute([sys.executable, "-m", "manyhands", *words[:at], *limit, *words[at:]])
-    return throughput(Run(folder).trace).rate
+    trace = Run(folder).trace
+    return settled(trace, batch, DECISIONS * EVERY) if learns else throughput(trace).rate
+
+
+def settled(trace: Trace, batch: int, steps: int) -> float:
+    """Samples per second in lockstep after some steps.
+
+    Args:
+        trace: of the run.
+        batch: samples of a step.
+        steps: the steps that are left out.
+    """
+    computed = [one for one in trace.workers[0].spans if one.kind == "compute"]
+    later = [one for one in computed if one.step >= steps]
+    return (later[-1].step - later[0].step) * batch / (later[-1].start - later[0].start)
 
 
 def main() -> None:
@@ -92,7 +120,9 @@ def main() -> None:
             if given.only not in (None, number):
                 continue
             for at, row in enumerate(rows(*plan, place)):
-                measured = rate(row["command"], Path(folder) / f"run-{number}-{at}")
+                measured = rate(
+                    row["command"], Path(folder) / f"run-{number}-{at}", batch=plan[0].batch
+                )
                 within = row["least"] <= measured <= row["most"]
                 found.append({**row, "measured": measured, "within": within})
                 print(

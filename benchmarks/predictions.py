@@ -9,6 +9,11 @@ on one host), nor the numbers of workers, nor the links. All hosts of this bench
 of one machine, which hosts of a cluster do not: what exchanges and collectives cost is multiplied
 by the workers for each core.
 
+That factor is rough where all processes encrypt and add up at the same moment. So situations about
+servers are there a second time, `DILATED` times as slow: links have that part of their bandwidth,
+and computing takes so many times as long, which is the same cluster with hosts whose processors are
+so many times as fast (time dilation: Gupta et al., "To infinity and beyond", NSDI 2006).
+
 Reported for each situation: predicted / measured speed, Kendall's tau between the two orders (over
 pairs that differ by more than the plan's margin in both), the regret: how much slower than the
 fastest the plan's choice really is, and how far apart those really are that the plan cannot tell
@@ -72,9 +77,15 @@ class Paced:
     it, encryption above all, leaves the cores of this machine free for most of the time."""
     seconds: float = SECONDS
     """Of a run: a few dozen steps at least."""
+    dilation: float = 1.0
+    """How many times as long all of this takes, in a situation whose links are as much slower."""
     blocks: int = 0
     """Layers between which the time is divided, so that a pipeline can be; with 0 the loss takes
     all of it."""
+
+    def computing(self, samples: float) -> float:
+        """Seconds of so many samples."""
+        return self.dilation * (self.step + self.sample * samples)
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,8 @@ class Situation:
 
 SMALL, MEDIUM, LARGE = (Paced(width, 32) for width in (800, 4_000, 16_000))
 """0.2, 1 and 4 MB."""
+DILATED = 4.0
+"""Two cores for each of four hosts, as far as these can tell."""
 LONG = replace(LARGE, seconds=50.0)
 """4 MB behind slow links: a step takes more than a second."""
 DEEP = Paced(2_000, 32, step=0.0, blocks=8)
@@ -120,11 +133,18 @@ SITUATIONS = (
     ),
     *(
         Situation(
-            f"servers {name}, 1 Gbit/s, 4 MB",
-            LARGE,
-            f"4 workers, 1gbit, servers {where}",
+            f"servers {name}, 1 Gbit/s, 4 MB{words}",
+            dilated,
+            f"4 workers, {1000 / dilated.dilation:g}mbit, servers {where}",
             4,
             strategies=("synchronous(servers=4)", "asynchronous(servers=4)"),
+        )
+        for dilated, words in (
+            (LARGE, ""),
+            (
+                replace(LARGE, dilation=DILATED, seconds=2 * SECONDS),
+                f", {DILATED:g} times as slow",
+            ),
         )
         for name, where in (
             ("in turn", "in turn"),
@@ -170,7 +190,7 @@ def job(paced: Paced) -> mh.Job:
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if not paced.blocks:
-            time.sleep(paced.step + paced.sample * len(outputs))
+            time.sleep(paced.computing(len(outputs)))
         return nn.functional.mse_loss(outputs, targets)
 
     def model() -> nn.Module:
@@ -210,18 +230,39 @@ def calibration(paced: Paced, folder: Path) -> mh.Calibration:
     """What `manyhands calibrate` measures of a job."""
     target = folder / f"calibration-{key(paced)}.json"
     if not target.exists():
-        command("calibrate", str(_SCRIPT), "--output", str(target), about=paced)
+        usual = replace(paced, dilation=1.0)
+        command("calibrate", str(_SCRIPT), "--output", str(target), about=usual)
     return read_calibration(target)
 
 
+def dilated(known: mh.Calibration, paced: Paced) -> mh.Calibration:
+    """The same with longer sleeps; what this machine really computes takes no longer."""
+    usual = replace(paced, dilation=1.0)
+    compute = tuple(
+        msgspec.structs.replace(
+            one,
+            seconds=one.seconds + paced.computing(one.samples) - usual.computing(one.samples),
+        )
+        for one in known.compute
+    )
+    return msgspec.structs.replace(known, compute=compute)
+
+
 def crowded(known: mh.Calibration, situation: Situation) -> mh.Calibration:
-    """What exchanges and collectives cost in a situation."""
-    return known if situation.is_local else crowding(known, situation.workers)
+    """What batches, exchanges and collectives take in a situation."""
+    known, slower = dilated(known, situation.job), situation.job.dilation
+    return known if situation.is_local else crowding(known, situation.workers, slower)
 
 
-def crowding(known: mh.Calibration, workers: int) -> mh.Calibration:
-    """What exchanges and collectives cost if all hosts share the cores of this machine."""
-    factor = known.crowding(workers)
+def crowding(known: mh.Calibration, workers: int, slower: float = 1.0) -> mh.Calibration:
+    """What exchanges and collectives cost if all hosts share the cores of this machine.
+
+    Args:
+        known: what was measured.
+        workers: the workers on all hosts.
+        slower: how many times as long everything else takes, so that cores are that much faster.
+    """
+    factor = max(1.0, known.crowding(workers) / slower)
     return msgspec.structs.replace(
         known,
         exchange=known.exchange * factor,
@@ -256,7 +297,7 @@ def measure(
 def simulated(situation: Situation, strategies: Sequence[str], folder: Path) -> dict[str, float]:
     """What `compare --virtual` says of strategies, of the time for a batch alone."""
     paced = situation.job
-    seconds = paced.step + paced.sample * paced.batch / situation.workers
+    seconds = paced.computing(paced.batch / situation.workers)
     command(
         *("compare", str(_SCRIPT), "--strategies", ", ".join(strategies), "--repeats", "1"),
         *("--virtual", "--time-only", "--cluster", situation.cluster),

@@ -89,6 +89,12 @@ class Request:
         """Whether a server is on this host."""
         return not self.server_hosts or self.server_hosts[number] == self.host
 
+    @property
+    def serving(self) -> int:
+        """Number of servers on this host."""
+        servers = self.strategy.needs(self.workers).server_processes
+        return sum(self.has_server(number) for number in range(servers))
+
     def drawn_faults(self) -> tuple[Fault, ...]:
         """The faults of the run, with random ones drawn."""
         servers = self.strategy.needs(self.workers).server_processes

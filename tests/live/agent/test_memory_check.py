@@ -12,8 +12,12 @@ import manyhands as mh
 from manyhands.cluster import Cluster
 from manyhands.lab.calibration.assumed import assume
 from manyhands.live.agent.memory_check import FORKED, MemoryEstimate, check_hosts, estimate
+from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.processes.available_memory import available
+from manyhands.live.request import Request
+from manyhands.script.origin import Origin, Overrides
 from manyhands.strategies import strategy
+from manyhands.verbs.server_hosts import servers_by_default
 from support import wait_for
 
 SCRIPT = """
@@ -72,6 +76,37 @@ def test_the_estimate_counts_copies_of_the_model_and_of_the_data(text, copies, s
     assert copies * size <= found.model <= (copies + 1) * size
     assert (found.shared, found.servers) == (shared * size, servers)
     assert found.total == 4 * (FORKED + found.data + found.model) + servers * FORKED + found.shared
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [("asynchronous(servers=4)", (2, 2)), ("asynchronous()", (1, 0)), ("gossip()", (0, 0))],
+)
+def test_a_host_holds_its_own_servers_only(text, counts):
+    hosts = Hosts.read("a:2, b:2")
+    chosen = strategy(text)
+    everywhere = estimate(job(), chosen, 4, 2, ("cpu",) * 2, forks=True)
+    places = servers_by_default(None, hosts, chosen, 4)
+    for number, (name, expected) in enumerate(zip(hosts.names, counts, strict=True)):
+        request = Request(
+            job=job(),
+            origin=Origin("job.py", "", "", (), "job", None),
+            overrides=Overrides(),
+            strategy=chosen,
+            workers=4,
+            cluster=mh.Cluster.local(),
+            folder=Path(),
+            settings=(),
+            hosts=Hosts((*hosts.counts[number:], *hosts.counts[:number])),
+            server_hosts=places or (hosts.names[0],) * everywhere.servers,
+        )
+        found = estimate(
+            *(request.job, chosen, 4, request.here, ("cpu",) * 2),
+            forks=True,
+            serving=request.serving,
+        )
+        assert found.servers == expected, name
+        assert found.shared * max(1, everywhere.servers) == everywhere.shared * expected, name
 
 
 def test_the_optimizer_state_is_where_the_optimizer_is():

@@ -18,6 +18,7 @@ from manyhands.live.processes.available_memory import available, memory_facts
 from manyhands.live.processes.fork_server import can_fork
 from manyhands.reports.formatting import percent, plural, size
 from manyhands.transport.shared.memory import reserve
+from manyhands.verbs.server_hosts import servers_by_default
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,9 @@ def check_memory(plan: ExaminedRun, around: Surroundings) -> Iterator[Finding]:
         need = MemoryEstimate(plan.here, servers, process, data=0, model=0, shared=0)
     else:
         about = (plan.job, plan.strategy, plan.workers, plan.here, devices(plan.here))
-        need = estimate(*about, forks=forks)
+        places = servers_by_default(None, plan.hosts, plan.strategy, plan.workers)
+        serving = places.count(plan.hosts.names[0]) if plan.hosts and places else None
+        need = estimate(*about, forks=forks, serving=serving)
     memory, swap = available(around.groups)
     left = around.groups.memory_left()
     if left is not None and left <= memory:

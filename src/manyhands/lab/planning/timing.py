@@ -49,7 +49,7 @@ MODEL_ERROR: Final = 0.067
 """By how much of the speed nine of ten real runs differed at most from their predictions: 65 runs
 in 11 situations, `benchmarks/results/predictions.json` ("p90 error")."""
 _NINE_OF_TEN: Final = 1.645
-_DECISIONS: Final = 2
+DECISIONS: Final = 2
 """Decisions on shares after which they hardly change."""
 _FAST: Final = Link(bandwidth=1e13)
 
@@ -250,7 +250,7 @@ def _rate_when_divided(
     Batches are divided evenly until the workers were measured, which takes a short run to its end.
     """
     interval = candidate.interval
-    learnt = interval * math.ceil(_DECISIONS * EVERY / interval) * job.batch_sizes.at(0)
+    learnt = interval * math.ceil(DECISIONS * EVERY / interval) * job.batch_sizes.at(0)
     samples = asked.samples or 0
 
     def seconds(more: int) -> float:

@@ -56,7 +56,7 @@ def check_request(request: Request) -> str:
             check_disk(request.folder)
         check_descriptors(request.workers, strategy.needs(request.workers).servers)
         about = (job, strategy, request.workers, request.here, places)
-        return estimate(*about, forks=can_fork()).check(*available())
+        return estimate(*about, forks=can_fork(), serving=request.serving).check(*available())
 
 
 def pin_start(request: Request) -> Request:

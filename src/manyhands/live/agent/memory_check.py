@@ -128,7 +128,7 @@ def estimate(
     devices: Sequence[str],
     *,
     forks: bool,
-    first: bool = True,
+    serving: int | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory of a job's processes on one host.
 
@@ -139,16 +139,20 @@ def estimate(
         here: number of workers on this host.
         devices: devices of the workers.
         forks: whether processes are forked, and so share the memory of loaded modules.
-        first: whether this is the first host, which has the servers.
+        serving: number of servers on this host; None for all of them.
     """
     on_cpu = all(device == "cpu" for device in devices)
     servers = shared = model = state = 0
     size = model_bytes(job) if on_cpu else 0
     needs = strategy.needs(workers)
     if needs.leases:
-        if first and not needs.peer_servers:
-            servers = needs.servers
-            shared = size + (0 if needs.local_optimizer else state_bytes(job) if on_cpu else 0)
+        every = needs.server_processes
+        held = size + (0 if needs.local_optimizer else state_bytes(job) if on_cpu else 0)
+        if every:
+            servers = every if serving is None else serving
+            shared = held * servers // every
+        elif needs.shared_memory:
+            shared = held
         if needs.local_optimizer and on_cpu:
             state = state_bytes(job)
         # Its update; its parameters, unless they are shared; and the copy that it serves to peers.
@@ -216,11 +220,8 @@ def _needs(
             continue
         here, servers = kind = (on[host.name], serving[host.name])
         if kind not in found:
-            need = estimate(job, strategy, workers, here, ["cpu"], forks=True)
-            shared = need.shared
-            if need.servers:
-                shared = need.shared * servers // need.servers
-            found[kind] = replace(need, servers=servers, shared=shared, loaded=2 * AFRESH)
+            need = estimate(job, strategy, workers, here, ["cpu"], forks=True, serving=servers)
+            found[kind] = replace(need, loaded=2 * AFRESH)
         yield host.name, host.memory, found[kind]
 
 

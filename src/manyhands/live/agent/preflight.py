@@ -64,7 +64,8 @@ def _examine(assignment: Assignment, workers: int) -> Findings:
         about = (job, strategy(assignment.strategy), assignment.workers, workers, places)
         try:
             check_toolchain(job, places)
-            estimate(*about, forks=can_fork(), first=False).check(*available())
+            serving = assignment.server_hosts.count(assignment.host)
+            estimate(*about, forks=can_fork(), serving=serving).check(*available())
         except ValueError as error:
             words = str(error)
         else:
