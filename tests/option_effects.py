@@ -85,7 +85,11 @@ def outcome(run: Callable[[], mh.Run]) -> Outcome:
     except (mh.Refused, ValueError, TypeError) as error:
         return Outcome(refused=f"{type(error).__name__}: {error}")
     except RunFailed as error:
-        return Outcome(shown={"failed": str(error).partition("\n")[0]})
+        first, _, told = str(error).partition("\n")
+        # A worker that refuses says so in words; one that fails, with a traceback.
+        if told.strip() and "Traceback" not in told:
+            return Outcome(refused=told.strip())
+        return Outcome(shown={"failed": first})
 
 
 def shown(run: mh.Run) -> dict[str, object]:

@@ -48,6 +48,12 @@ def user_traceback(error: BaseException) -> str | None:
     return "".join(whole.format())
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether the words of an error say all: code of ours checked a value, and raised it."""
+    stack = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ValueError) and bool(stack) and stack[-1].filename.startswith(_OURS)
+
+
 def wants_all() -> bool:
     """Whether whole tracebacks are asked for."""
     return os.environ.get(VARIABLE) == "full"

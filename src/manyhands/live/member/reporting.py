@@ -36,15 +36,15 @@ def listen_outside(assignment: Assignment, number: int) -> socket.socket | None:
 
 def fail(error: BaseException, heartbeat: LinkHeartbeat) -> None:
     """Write an error report, send the trace and exit, without waiting for threads that hang."""
-    from manyhands.failure import PeerLost, Refused  # noqa: PLC0415
+    from manyhands.failure import PeerLost  # noqa: PLC0415
     from manyhands.live.processes.supervision import leave_report  # noqa: PLC0415
-    from manyhands.script.user_traceback import user_traceback  # noqa: PLC0415
+    from manyhands.script.user_traceback import is_refusal, user_traceback  # noqa: PLC0415
 
     at = time.monotonic()
     text = user_traceback(error)
     if text is None:
         # What is refused is explained by its words; our frames would hide them.
-        words = [f"{error}\n"] if isinstance(error, Refused) else traceback.format_exception(error)
+        words = [f"{error}\n"] if is_refusal(error) else traceback.format_exception(error)
         text = "".join(words)
     leave_report(error, text, consequence=isinstance(error, PeerLost), at=at)
     heartbeat.failed = True
