@@ -78,7 +78,7 @@ def with_scale(samples):
 def dropping(samples):
     """Without bad samples; possibly without any."""
     kept = [one for one in samples if one[0][0] > -0.5]
-    x = torch.stack([one[0] for one in kept]) if kept else torch.zeros(0, 6)
+    x = torch.stack([one[0] for one in kept]) if kept else INPUTS[:0]
     return x, torch.tensor([int(one[1]) for one in kept], dtype=torch.long)
 
 

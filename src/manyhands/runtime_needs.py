@@ -63,6 +63,9 @@ class RuntimeNeeds:
     """The workers that begin, and the epochs after which the others join; None if all begin."""
     clips: Literal["workers", "servers"] = "workers"
     """The processes that hold the gradient of an optimizer step, and so can clip its norm."""
+    calling_alike: int = 0
+    """Parts of a batch whose workers must all call the model equally often, because a call is a
+    collective; 0 if no call is."""
     alternates: bool = False
     """A batch may give several steps, one for each objective of a job."""
     preloads: tuple[str, ...] = ()

@@ -263,6 +263,21 @@ def test_of_workers_that_wait_for_each_other_the_one_furthest_behind_is_ended() 
     assert late(*waiting, sign(3)) == [], "they wait for worker 3"
 
 
+def test_workers_of_one_host_do_not_wait_for_each_other_for_long() -> None:
+    default = Patience.of(None, recovers=True)
+    waiting = [sign(rank, still=121, phase="exchange") for rank in range(3)]
+    assert late(*waiting, patience=default) == [(0, "all")]
+    sooner = [sign(rank, still=120, phase="exchange") for rank in range(3)]
+    assert late(*sooner, patience=default) == []
+    member = dataclasses.replace(waiting[2].member, host="another")
+    apart = dataclasses.replace(waiting[2], member=member)
+    assert late(*waiting[:2], apart, patience=default) == [], "the network may be slow"
+    first = [dataclasses.replace(one, steps=1) for one in waiting]
+    assert late(*first, patience=default) == [], "torch may compile the model"
+    asked = Patience.of(200.0, recovers=True)
+    assert late(*waiting, patience=asked) == [], "as the user said"
+
+
 def test_by_default_a_long_step_is_borne_and_silence_is_not() -> None:
     default = Patience.of(None, recovers=True)
     assert late(sign(0, still=1799), sign(1), patience=default) == []

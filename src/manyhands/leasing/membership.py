@@ -148,7 +148,7 @@ class Patience:
 
     Example:
         >>> Patience.of(5.0, recovers=True)
-        Patience(silence=5.0, progress=5.0, start=600.0, last=5.0)
+        Patience(silence=5.0, progress=5.0, start=600.0, last=5.0, together=5.0)
     """
 
     silence: float = 30.0
@@ -159,6 +159,9 @@ class Patience:
     """The same while it starts, takes its first step or stores something, if that is longer."""
     last: float = 600.0
     """The same if it is the only worker that is left, if that is longer."""
+    together: float = 120.0
+    """The same while all workers of one host wait for each other, if that is shorter: no network
+    delays them, so they wait for different things, for ever."""
 
     @classmethod
     def of(cls, given: float | None, *, recovers: bool) -> Patience:
@@ -169,7 +172,7 @@ class Patience:
             recovers: whether the run goes on without the process, or goes back to a checkpoint.
         """
         if given is not None:
-            return cls(given, given, last=given)
+            return cls(given, given, last=given, together=given)
         return cls() if recovers else cls(silence=cls.start)
 
     def silent(self, *, starts: bool) -> float:
@@ -180,6 +183,16 @@ class Patience:
         """Seconds without progress after which this member is ended."""
         is_long = sign.is_new or sign.phase in LONG
         return max(self.progress, self.start) if is_long else self.progress
+
+    def waiting(self, sign: Sign, hosts: int) -> float:
+        """Seconds for which all workers may wait for each other, this one at the least step.
+
+        Args:
+            sign: its last heartbeat.
+            hosts: on how many hosts they are.
+        """
+        one_host = hosts == 1 and not sign.is_new
+        return min(self.still(sign), self.together) if one_host else self.still(sign)
 
 
 @dataclass(frozen=True)
@@ -202,8 +215,8 @@ class Suspect:
         if self.reason == "all":
             return (
                 f"all workers have waited for each other for {self.seconds:.0f} s; if the data "
-                "decides which modules a worker computes, only allreduce(find_unused=true) and "
-                "strategies with servers can train that"
+                "decides which modules a worker computes, or how often, only "
+                "allreduce(find_unused=true) and strategies with servers can train that"
             )
         return f"it made no progress for {self.seconds:.0f} s; it was at {self.line}{doing}"
 
@@ -261,7 +274,7 @@ def suspects(
         return [
             _suspect(sign, "stuck", waited) for sign in signs.values() if sign.phase != "exchange"
         ]
-    return _still(now, signs, lambda _: still)
+    return _still(now, signs, lambda _: still, lambda _, __: still)
 
 
 def overdue(
@@ -281,10 +294,15 @@ def overdue(
         if now - sign.heard > patience.silent(starts=name in starting)
     ]
     # One that others wait for may be about to be ended; until it is, the others count as waiting.
-    return silent or _still(now, signs, patience.still)
+    return silent or _still(now, signs, patience.still, patience.waiting)
 
 
-def _still(now: float, signs: Mapping[str, Sign], still: Callable[[Sign], float]) -> list[Suspect]:
+def _still(
+    now: float,
+    signs: Mapping[str, Sign],
+    still: Callable[[Sign], float],
+    waiting: Callable[[Sign, int], float],
+) -> list[Suspect]:
     """The members that have made no progress for longer than they may, and wait for no other."""
     found = [
         _suspect(sign, "still", now - sign.moved)
@@ -295,7 +313,9 @@ def _still(now: float, signs: Mapping[str, Sign], still: Callable[[Sign], float]
         return found
     least = min(signs.values(), key=lambda sign: (sign.step, sign.member.rank))
     latest = max(sign.moved for sign in signs.values())
-    return [_suspect(least, "all", now - latest)] if now - latest > still(least) else []
+    hosts = {sign.member.host for sign in signs.values()}
+    may_wait = waiting(least, len(hosts))
+    return [_suspect(least, "all", now - latest)] if now - latest > may_wait else []
 
 
 def _suspect(

@@ -64,6 +64,10 @@ class FullySharded(Placement):
     def __post_init__(self) -> None:
         check_reduce_dtype(self.codec, self.name)
 
+    def calling_alike(self, workers: int) -> int:
+        """A call gathers the parameters of each unit."""
+        return workers
+
     def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if a parameter cannot be sharded by rows."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy

@@ -197,6 +197,11 @@ class Hybrid(Placement):
             )
         return super().obstacle(option)
 
+    def calling_alike(self, workers: int) -> int:
+        """A call gathers parameters along `shard`; the workers along `tensor` have one part."""
+        parts = workers // (self.tensor * self.pipeline)
+        return parts if self.shard > 1 or self.outer is None else 0
+
     def check(self, workers: int) -> None:
         """Raise ValueError unless there are as many workers as the mesh has coordinates."""
         super().check(workers)

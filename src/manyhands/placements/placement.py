@@ -94,15 +94,20 @@ class Placement(Value, OptionSupport, ABC):
         if workers < 1:
             raise ValueError(f"a run needs at least 1 worker, got {workers}")
 
-    def needs(self, workers: int) -> RuntimeNeeds:  # noqa: ARG002 - the contract
+    def needs(self, workers: int) -> RuntimeNeeds:
         """The features that this strategy needs from its runtime."""
         return RuntimeNeeds(
             collectives=True,
             lockstep=True,
             by_rank=True,
+            calling_alike=self.calling_alike(workers),
             alternates=self.alternates,
             preloads=self.preloads,
         )
+
+    def calling_alike(self, workers: int) -> int:  # noqa: ARG002 - the contract
+        """Parts of a batch whose workers must call the model equally often; 0 if they need not."""
+        return 0
 
     def virtual_form(self) -> LockstepProtocol | None:
         """The protocol that this strategy is on a virtual clock.

@@ -70,6 +70,10 @@ class Tensor(Placement):
         if self.ways < 2:
             raise ValueError(f"ways must be at least 2, got {self.ways}: for 1 use allreduce()")
 
+    def calling_alike(self, workers: int) -> int:
+        """Divided layers are computed together; with samples=same by workers with one part."""
+        return workers if self.samples == "own" else workers // self.ways
+
     def check(self, workers: int) -> None:
         """Raise ValueError unless the number of workers is a multiple of `ways`."""
         super().check(workers)

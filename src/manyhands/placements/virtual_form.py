@@ -53,6 +53,7 @@ class PlacedProtocol(LockstepProtocol):
         return replace(
             super().needs(workers),
             only_one_worker=own.only_one_worker,
+            calling_alike=own.calling_alike,
             alternates=own.alternates,
             one_replica=True,
         )

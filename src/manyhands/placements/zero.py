@@ -72,6 +72,10 @@ class Zero(Placement):
         whole = self.stage == 1 and option in ("compile", "sync_batchnorm")
         return "" if whole else super().obstacle(option)
 
+    def calling_alike(self, workers: int) -> int:
+        """As fully_sharded(), from stage 2 on; in stage 1 workers have whole parameters."""
+        return workers if self.stage > 1 else 0
+
     def check_job(self, job: Job, workers: int) -> None:
         """Raise ValueError if a parameter cannot be sharded by rows, from stage 2 on."""
         from manyhands.placements.model.fsdp_support import check_shardable  # noqa: PLC0415 - torch is lazy

@@ -13,6 +13,7 @@ import torch
 from manyhands.faults import Faults
 from manyhands.parameters.gradients import build
 from manyhands.parameters.initial.start import check_job_start, start_digest
+from manyhands.parameters.model_calls import check_calls
 from manyhands.parameters.optional.checks import check_optional
 from manyhands.parameters.optional.plateau import has_plateau
 from manyhands.parameters.weights.loss_division import division_words
@@ -133,20 +134,25 @@ def simulate_job(
 
 
 def _check_division(job: Job, protocol: StrategyProtocol, workers: int) -> None:
-    """Warn of a loss for which several workers do not train as one; once for a job."""
+    """Warn of a loss for which several workers do not train as one; once for a job.
+
+    Raises:
+        Refused: workers would wait for each other for ever.
+    """
     needs = protocol.needs(workers)
     one_weight = not needs.one_replica or job.micro_batch is not None
 
     def find() -> str:
         kept = random_state()
         try:
-            return division_words(job, build(job), one_weight=one_weight)
+            check_calls(job, model := build(job), needs.calling_alike, protocol)
+            return division_words(job, model, one_weight=one_weight)
         finally:
             restore_random_state(kept)
 
     if job.streams or (workers == 1 and job.micro_batch is None):
         return
-    words = remembered(job, ("division", one_weight), find)
+    words = remembered(job, ("division", one_weight, needs.calling_alike), find)
     if words:
         warnings.warn(words, stacklevel=2)
 

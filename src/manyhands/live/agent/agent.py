@@ -96,7 +96,8 @@ def launch(request: Request) -> None:
         job = override(request.job, request.overrides)
         one_weight = not request.strategy.needs(request.workers).collectives
         one_weight = (request.workers > 1 and one_weight) or job.micro_batch is not None
-        uneven = try_out(job, request.workers, devices(request.here), one_weight=one_weight)
+        about = (job, request.workers, devices(request.here))
+        uneven = try_out(*about, one_weight=one_weight, strategy=request.strategy)
         request = pin_start(from_weights(request))
         notes = (warning, codec_note(request, job), continuing(request), unneeded(request), uneven)
         with explain_full_disk(request.folder):

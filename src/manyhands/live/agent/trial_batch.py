@@ -24,6 +24,7 @@ from manyhands.failure import Refused, refusing
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
 from manyhands.parameters.initial.start import check_start
+from manyhands.parameters.model_calls import check_calls
 from manyhands.parameters.optional.loss_parameters import check_loss_parameters
 from manyhands.parameters.optional.plateau import schedule_of
 from manyhands.parameters.weights.loss_division import division_words
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from manyhands.job import Job
+    from manyhands.strategies import Strategy
 
 LARGEST = 1 << 28
 """Bytes of the largest model that is created for the trial."""
@@ -43,7 +45,14 @@ _MOST = 32
 """The most samples in a trial batch: enough for every layer, and fast to compute."""
 
 
-def try_out(job: Job, workers: int, devices: Sequence[str], *, one_weight: bool = False) -> str:
+def try_out(
+    job: Job,
+    workers: int,
+    devices: Sequence[str],
+    *,
+    one_weight: bool = False,
+    strategy: Strategy | None = None,
+) -> str:
     """Run the model, the loss and the metrics on one batch, without training.
 
     Args:
@@ -51,6 +60,7 @@ def try_out(job: Job, workers: int, devices: Sequence[str], *, one_weight: bool 
         workers: number of workers among which a global batch is divided.
         devices: devices of the workers.
         one_weight: whether what a worker sends has one weight, as under protocols.
+        strategy: the strategy; without one, it is not checked how often workers call the model.
 
     Returns:
         Why several workers do not train as one; empty if nothing is known of that.
@@ -70,6 +80,8 @@ def try_out(job: Job, workers: int, devices: Sequence[str], *, one_weight: bool 
             if sketch is None:
                 _check_state(job, model)
             _try_batches(job, model, max(1, job.batch_sizes.at(0) // workers))
+            if strategy is not None:
+                check_calls(job, model, strategy.needs(workers).calling_alike, strategy)
             if workers > 1 or job.micro_batch is not None:
                 return division_words(job, model, one_weight=one_weight)
     return ""
