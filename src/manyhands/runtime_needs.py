@@ -94,8 +94,9 @@ class RuntimeNeeds:
 class OptionSupport:
     """Which options of a job a strategy supports: all but those that it names.
 
-    A job is never trained without what it asks for: what a strategy does not support is refused
-    before a process starts.
+    A job is never trained without what it asks for: what a strategy does not support, or what would
+    mean something else under it, is refused before a process starts
+    (`docs/decisions/0063-optimization.md`).
     """
 
     obstacles: ClassVar[dict[str, str]] = {}
