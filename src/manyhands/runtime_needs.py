@@ -18,8 +18,8 @@ Option: TypeAlias = Literal[
 class RuntimeNeeds:
     """What a strategy needs of its runtime with a given number of workers.
 
-    `strategy.needs(workers)` returns it. The code that starts processes, reserves memory or
-    simulates reads this value, and does not ask for the kind of strategy.
+    `strategy.needs(workers)` returns it. The code that starts processes, reserves shared memory or
+    leases samples reads this value, for strategies of both kinds.
 
     >>> RuntimeNeeds(servers=2, shards=2).server_processes
     2
