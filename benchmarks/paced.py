@@ -1,8 +1,9 @@
 """Paced training: a worker sleeps for as long as its computing takes; all else is real.
 
 Processes that sleep leave the cores to the others, so what is seen is the waiting that a strategy
-has by its nature and what the product costs, even where there are fewer cores than workers. One
-sample makes an update, and the model is small.
+has by its nature and what the product costs, even where there are fewer cores than workers: that is
+what the virtual cluster is checked against (`docs/decisions/0028-paced-runs.md`). One sample makes
+an update, and the model is small.
 """
 
 import json

@@ -1,5 +1,8 @@
 """Every option of every strategy, with a value that it may have beside its default.
 
+An option that is accepted and ignored is found only by comparing two runs, so the tests of these
+pairs ask for an effect or a refusal (`docs/decisions/0089-options-with-an-effect.md`).
+
 The pairs are derived from the catalog: the strategies from their names, the options from the fields
 of their classes, the other values from the types of the fields. A strategy within another one
 (`hybrid(outer=…)`, both levels of `hierarchical`), an aggregator and a codec have options of their

@@ -1,4 +1,8 @@
-"""An objective of one's own: what a step minimises, as a function of a model and a batch."""
+"""An objective of one's own: what a step minimises, as a function of a model and a batch.
+
+It is a function and not a method of a module, so that a line of an existing training loop can be
+moved into it as it is (`docs/decisions/0060-objectives.md`).
+"""
 
 from __future__ import annotations
 

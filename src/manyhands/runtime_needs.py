@@ -18,8 +18,8 @@ Option: TypeAlias = Literal[
 class RuntimeNeeds:
     """What a strategy needs of its runtime with a given number of workers.
 
-    `strategy.needs(workers)` returns it. The code that starts processes, reserves memory or
-    simulates reads this value, and does not ask for the kind of strategy.
+    `strategy.needs(workers)` returns it. The code that starts processes, reserves shared memory or
+    leases samples reads this value, for strategies of both kinds.
 
     >>> RuntimeNeeds(servers=2, shards=2).server_processes
     2
@@ -97,8 +97,9 @@ class RuntimeNeeds:
 class OptionSupport:
     """Which options of a job a strategy supports: all but those that it names.
 
-    A job is never trained without what it asks for: what a strategy does not support is refused
-    before a process starts.
+    A job is never trained without what it asks for: what a strategy does not support, or what would
+    mean something else under it, is refused before a process starts
+    (`docs/decisions/0063-optimization.md`).
     """
 
     obstacles: ClassVar[dict[str, str]] = {}

@@ -1,4 +1,9 @@
-"""A cluster: hosts, sites, links, and which host each worker and each server is on."""
+"""A cluster: hosts, sites, links, and which host each worker and each server is on.
+
+A strategy does not choose hosts: the cluster places the workers and servers of all strategies by
+one rule, so that compared runs differ in the strategy only
+(`docs/decisions/0051-declared-cluster.md`).
+"""
 
 from __future__ import annotations
 

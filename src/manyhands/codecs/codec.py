@@ -1,4 +1,8 @@
-"""The contract of a codec: a vector of numbers becomes a payload of bytes, and back."""
+"""The contract of a codec: a vector of numbers becomes a payload of bytes, and back.
+
+A codec has no state: a server that is restarted encodes its answers again, and has to send the same
+bytes (`docs/decisions/0056-codecs-are-values.md`).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """torch.distributed.pipelining with our own schedules, transfers and static shapes.
 
 torch's stages infer shapes by exchanging pickled descriptions, and look up their peers in torch's
-global registry of groups. Here all shapes are given in advance, for each microbatch, and tensors
-are sent through our own `Ranks`; torch runs the computation in the order of the table.
+global registry of groups. Here all shapes are given in advance, for each microbatch, so that
+nothing is unpickled and a short last batch needs no padding (`docs/decisions/0026-pipelines.md`),
+and tensors are sent through our own `Ranks`; torch runs the computation in the order of the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A process group that records its collectives and the time spent waiting for them.
 
 FSDP and DTensor call collectives from within torch, where they cannot be timed from outside. But
-the process group may be ours: it can be written in Python, and torch calls it for every collective.
+the process group may be ours: it can be written in Python, and torch calls it for every collective
+(`docs/decisions/0024-engine-on-our-groups.md`).
 """
 
 from __future__ import annotations

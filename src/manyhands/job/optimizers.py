@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 class SeveralOptimizers(torch.optim.Optimizer):
     """The optimizers of several objectives, with the parameter groups and states of all.
 
+    Servers, journals and schedulers deal with groups and states only, so to them it is one
+    optimizer (`docs/decisions/0064-several-objectives.md`).
+
     Args:
         optimizers: by objective, an optimizer over parameters that no other one has.
 

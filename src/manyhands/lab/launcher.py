@@ -1,5 +1,8 @@
 """Launcher of a comparison's live runs: each is a process with a log.
 
+A run is a command, so that nothing of it is left in the memory or the threads of the next one, and
+a user can repeat it outside of the comparison (`docs/decisions/0021-comparisons.md`).
+
 It leads its own process group, so that Ctrl-C reaches only the comparison, which then ends it. If
 the comparison is killed, the kernel sends the run a signal to end.
 """

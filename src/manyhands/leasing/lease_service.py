@@ -1,7 +1,8 @@
 """Lease service: a state machine that assigns samples, evaluations and the storing of the model.
 
 It has no clock and no connection. A runtime passes it the messages of workers and sends its
-answers: live in the coordinator's process, virtually in the simulator, with the same decisions.
+answers: live in the coordinator's process, virtually in the simulator, with the same decisions, so
+that simulated faults test what live runs execute (`docs/decisions/0042-one-lease-service.md`).
 
     worker                    lease service
     `Ask`                     `Granted`, a lease, or several if the worker asked for them;

@@ -4,7 +4,8 @@ Every change of the members increments the epoch. A group or message of an earli
 a former set of members, and is fenced off by its number.
 
 A heartbeat shows that a process lives; only its step, its phase and its marks show that it gets on.
-A phase is one of three kinds:
+The line of code does not: an endless loop changes it all the time, and a long call into a library
+never does (`docs/decisions/0088-patience.md`). A phase is one of three kinds:
 
     waits    join, exchange, receive, lease, serve   for others: never what delays a run
     is long  start, finish, store                    may take minutes without a mark

@@ -5,7 +5,9 @@ A sweep has one or several of these where a value may be::
     range   = number ".." number [ "step" number ]      both ends included; step 1 by default
     set     = "{" item { "," item } "}"                 items are kept as they are written
 
-It is expanded before anything is parsed, so the grammar of values does not know of it::
+It is expanded before anything is parsed, so the grammar of values does not know of it, and a
+strategy in a trace or in results is always one strategy
+(`docs/decisions/0053-sweeps-and-evaluation-points.md`)::
 
     softsync(wait_for=1..8)             softsync(wait_for=1), softsync(wait_for=2), …
     workers=2..8 step 2                 workers=2, workers=4, workers=6, workers=8

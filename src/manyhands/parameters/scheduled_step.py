@@ -26,7 +26,7 @@ def weighted_step(optimizer: torch.optim.Optimizer, weight: float) -> None:
 
     An update from b samples has the weight b / global batch, times the factor of the learning-rate
     schedule. Scaling the gradient instead would have no effect under Adam, which divides by the
-    gradient's own magnitude.
+    gradient's own magnitude (`docs/decisions/0003-rate-carries-weight.md`).
     """
     if _is_plain(optimizer):
         with torch.no_grad():

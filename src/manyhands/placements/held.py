@@ -1,7 +1,9 @@
 """The tensors of a model that one worker has, by their names in the whole model.
 
 Checkpoints are stored from these and loaded into them, under any placement: a worker stores the
-parts that it has, and reads from whole tensors the parts that it needs.
+parts that it has, and reads from whole tensors the parts that it needs. Parts have names and not
+ranks, so that another strategy and another number of workers can continue from them
+(`docs/decisions/0073-checkpoints.md`).
 """
 
 from __future__ import annotations

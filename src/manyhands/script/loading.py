@@ -3,7 +3,8 @@
 The script is executed under another module name, so code below `if __name__ == "__main__":` is not
 executed, and the process takes the module-level job that the agent named, or calls the function
 that makes it. Nothing is pickled: lambdas and local classes work, and side effects below the guard
-are not repeated. Cells of a notebook become a script first (`manyhands.script.cells`).
+are not repeated (`docs/decisions/0002-scripts-not-pickles.md`). Cells of a notebook become a script
+first (`manyhands.script.cells`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The two kinds of strategies: placements and protocols.
 
-Only this module distinguishes them; all other code reads `strategy.needs(workers)`.
+What both kinds need of a runtime is in `strategy.needs(workers)`; code asks for the kind only where
+the two differ in more than that, such as in what a worker executes.
 """
 
 from manyhands.placements import PlacedProtocol, Placement

@@ -1,4 +1,8 @@
-"""Check a protocol: run seeds under laws, and report the first that breaks one."""
+"""Check a protocol: run seeds under laws, and report the first that breaks one.
+
+By default only laws that need no knowledge of the protocol are applied, so that a protocol of one's
+own is tested as the built-in ones are (`docs/decisions/0050-testing-protocols.md`).
+"""
 
 from __future__ import annotations
 

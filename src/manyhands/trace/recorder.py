@@ -12,9 +12,9 @@ thread, so only one thread may flush at a time.
 **Sampling.** Of the steps 0, 1, 2, … the first `full_steps` are all recorded, then every 2nd step
 until as many again are recorded, then every 4th, and so on: about `full_steps · log2(steps /
 full_steps)` in total. The selection depends only on the number of the step, so all workers keep the
-same steps and their spans can be compared. Points are sampled in the same way by their number
-within their name, `start` and `evaluate` spans by their number within their kind (they occur in few
-steps, which the sampling would mostly miss).
+same steps and their spans can be compared (`docs/decisions/0009-traces.md`). Points are sampled in
+the same way by their number within their name, `start` and `evaluate` spans by their number within
+their kind (they occur in few steps, which the sampling would mostly miss).
 
 Bytes are recorded by peer for the `PEERS` with the most bytes; the rest is one sum, so that the
 total of a process stays exact.

@@ -1,7 +1,8 @@
 """Control channel: connections of all processes of a run to the coordinator.
 
-ZeroMQ over an ipc socket in a private folder, protected by file permissions; other hosts connect
-over TCP and prove that they have the job's key. Sockets belong to the thread that created them.
+ZeroMQ over an ipc socket in a private folder, which file permissions protect without a handshake
+(`docs/decisions/0006-control-and-store.md`); other hosts connect over TCP and prove that they have
+the job's key. Sockets belong to the thread that created them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Sockets, TCP and bandwidth are real; only the wire is a queue in the kernel (a t
 directions of every link). With a latency, a relay replaces the bridge and forwards every frame
 later. The machine's own interfaces are not touched. The namespaces are anonymous: each exists as
 long as the process that holds it, which ends with this process, even after `kill -9`. So nothing is
-left behind.
+left behind, as a name in a folder would be (`docs/decisions/0023-a-network-on-one-machine.md`).
 """
 
 from __future__ import annotations

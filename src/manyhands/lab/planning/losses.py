@@ -5,7 +5,8 @@ samples without crashes, with crashes after which the worker is back, and with o
 not. That gives what a loss costs for each second that the worker is away, and beside it. Where the
 others continue in a group of collectives, which a virtual run does not take apart, they repeat a
 step and are one fewer until it is back: the speed of one worker fewer is predicted. Otherwise all
-go back to the last checkpoint.
+go back to the last checkpoint. One long run with random losses would need days of virtual time to
+have enough of them (`docs/decisions/0093-failures-in-plans.md`).
 """
 
 from __future__ import annotations

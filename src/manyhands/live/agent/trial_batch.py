@@ -2,7 +2,8 @@
 
 An error in the first batch would be raised on every worker, seconds later and in as many
 tracebacks; an error in the first evaluation, or in saving the model, after an epoch or at the end.
-All of them can be found in one process beforehand, at the cost of one forward pass.
+All of them can be found in one process beforehand, at the cost of a few forward passes
+(`docs/decisions/0035-tried-before-the-start.md`).
 
 A model of more than `LARGEST` bytes, or one for accelerators, is not run here: it is created on
 torch's `meta` device, which needs no memory, and only its parameters and the optimizer are checked.

@@ -1,7 +1,9 @@
 """Notices of the coordinator to servers and peers: who was lost, and who has returned.
 
-They are numbered in one sequence, and each is sent until a heartbeat confirms it. So a member is
-told of a loss before it is told of the return of the successor.
+They are numbered in one sequence, and each is sent until a heartbeat confirms it: a server that was
+restarted after a loss would otherwise wait for the lost worker for ever
+(`docs/decisions/0043-fences.md`). So a member is told of a loss before it is told of the return of
+the successor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Processes in a new interpreter, each started by its own torch.distributed.elastic context.
 
-A context that several processes share ends all of them when one dies.
+A context that several processes share ends all of them when one dies, and a run may have to go on
+without a worker that it lost (`docs/decisions/0008-processes.md`).
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def _leave(code: int) -> NoReturn:
 
     Their memory is shared with the fork server as long as it is not written to. Destroying the
     objects writes to all of it, and would give each process its own copy of more than 100 MB at
-    the moment when all of them end.
+    the moment when all of them end (`docs/decisions/0045-memory-of-many-processes.md`).
     """
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:

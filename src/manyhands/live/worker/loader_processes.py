@@ -1,8 +1,8 @@
 """Loader processes of one worker, kept from the first batch to the last.
 
 Starting the processes of a `DataLoader` takes hundreds of milliseconds, and under a protocol a
-worker learns only lease by lease which samples it needs. So one `DataLoader` is kept, and its
-processes receive the indices batch by batch:
+worker learns only lease by lease which samples it needs. So one `DataLoader` is kept
+(`docs/decisions/0036-one-loader-per-run.md`), and its processes receive the indices batch by batch:
 
     ask(indices) ──queue of process k──> process k loads ──DataLoader──> take()
 

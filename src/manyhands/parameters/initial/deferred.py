@@ -4,7 +4,8 @@ A layer allocates uninitialised memory (`torch.empty`) and then fills it, mostly
 that holds only parts of all layers tracks that memory: when the parameters so far take too much of
 it, the worker keeps its own part of the least recently used one, and frees the rest. So all workers
 draw the same random numbers in the same order as a worker that creates the whole model, each holds
-its part of the same values, and none ever holds much more.
+its part of the same values, and none ever holds much more. A model that is created on the meta
+device and filled later would begin with other values (`docs/decisions/0025-made-in-parts.md`).
 
 Which parts are its own is known only from the model's structure. So a model is created twice: first
 for its structure, then for its values.

@@ -1,7 +1,8 @@
 """Means over targets: the calls that compute them, what they divide by, and where they are made.
 
 `cross_entropy` and `nll_loss` divide by the targets that are not `ignore_index`, or by the weights
-of their classes. That number is known only inside the loss, so the calls are intercepted there.
+of their classes. That number is known only inside the loss, so the calls are intercepted there
+(`docs/decisions/0038-means-over-targets-that-count.md`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A hook of DDP that reduces buckets in a thread, while the backward pass goes on.
 
-A reduction has several collectives, each of which needs the result of the one before.
+A reduction has several collectives, each of which needs the result of the one before: in a thread
+that is a few lines, without one a chain of callbacks (`docs/decisions/0057-reducers.md`).
 """
 
 from __future__ import annotations

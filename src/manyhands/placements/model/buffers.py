@@ -22,7 +22,8 @@ def average_buffers(model: nn.Module, group: Group) -> None:
     """Synchronise buffers of all replicas: average floats, copy others from the first one.
 
     Batch-norm statistics are running means, so their mean over workers is the running mean over
-    all the workers' batches. Counters are the same everywhere.
+    all the workers' batches; DDP's broadcast in every step would keep those of the first worker
+    only (`docs/decisions/0004-buffers.md`). Counters are the same everywhere.
     """
     if group.size == 1:
         return

@@ -57,6 +57,9 @@ class Division:
     def shard(self, stages: Iterable[nn.Module], loose: Collection[str]) -> None:
         """Shard each stage along `shard` as one unit, gathered once for all microbatches.
 
+        Gathering it for every microbatch would send its parameters twice for each
+        (`docs/decisions/0032-divided-stages.md`).
+
         Args:
             stages: this worker's stages.
             loose: parameters that belong to no layer, and are not sharded.

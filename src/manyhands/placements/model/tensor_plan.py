@@ -7,7 +7,9 @@ are summed over the workers. Attention is an example, with query, key and value 
 in between, and so is a two-layer network.
 
 Names are not used as a hint: the operations in between are found by tracing, and tried on numbers.
-If parts of their inputs give the corresponding parts of their outputs, the layers can be split.
+If parts of their inputs give the corresponding parts of their outputs, the layers can be split. A
+wrong plan would train without an error, and learn something else
+(`docs/decisions/0029-plans-are-tried.md`).
 """
 
 from __future__ import annotations

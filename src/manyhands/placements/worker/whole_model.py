@@ -301,8 +301,9 @@ class _LastGradient:
     """Records when a worker's own gradients are ready: from then on it waits for other workers.
 
     The first step finds the parameter whose gradient is computed last; afterwards only that one
-    has a hook, so the cost does not grow with the model. On a GPU this is the time at which the
-    kernel was launched, not when it ended.
+    has a hook, so the cost does not grow with the model. What is exchanged before that gradient is
+    hidden by the backward pass and costs no time (`docs/decisions/0005-exposed-communication.md`).
+    On a GPU this is the time at which the kernel was launched, not when it ended.
     """
 
     def __init__(self, parameters: dict[str, torch.nn.Parameter], waits: Waits) -> None:

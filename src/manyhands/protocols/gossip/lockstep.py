@@ -4,7 +4,8 @@ A worker sends its replica to its neighbours before it computes, and receives th
 afterwards. A neighbour accepts when it reaches that round itself: then each has the other's
 replica, and both average. A neighbour that rests, or is in a later round, refuses. So of two
 workers either both average with the other in a round or neither does, and a worker adds the weight
-of a missing neighbour to its own. In both cases the mean of all replicas is preserved.
+of a missing neighbour to its own. In both cases the mean of all replicas is preserved, which equal
+weights do only if both sides use them (`docs/decisions/0027-neighbours-agree.md`).
 
 There is no deadlock. Of all waiting workers, the one in the earliest round waits for a neighbour
 that is in the same or a later round and has answered, or that is still computing and will answer.

@@ -3,7 +3,8 @@
 A protocol decides about a call without its payload. So the runtime looks at the payload first, and
 a push that is not finite is given to the protocol as one without samples, marked as refused: a
 round counts it as an empty contribution and does not wait for its sender. No action applies its
-payload (`manyhands.protocols.execution`), and its answer says that it was not applied.
+payload (`manyhands.protocols.execution`), and its answer says that it was not applied. So no
+protocol has to check for it itself (`docs/decisions/0068-values-that-lie.md`).
 
 What a worker sends to the server in its own process is not looked at: that server holds the
 worker's own replica.

@@ -1,10 +1,11 @@
 """Persistent mapping: an update returns a new version in constant time.
 
 Server states are values: a decision does not change the old state. Copying a dict for every change
-would make each decision linear in the number of workers. Versions of a `PersistentMap` share one
-dict, which belongs to the newest version; an older version stores what to undo (Baker, Shallow
-binding makes functional arrays fast, 1991). Reading an old version copies the dict, which a server
-never does.
+would make each decision linear in the number of workers
+(`docs/decisions/0040-decisions-in-constant-time.md`). Versions of a `PersistentMap` share one dict,
+which belongs to the newest version; an older version stores what to undo (Baker, Shallow binding
+makes functional arrays fast, 1991). Reading an old version copies the dict, which a server never
+does.
 """
 
 from __future__ import annotations

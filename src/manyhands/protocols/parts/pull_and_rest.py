@@ -27,6 +27,8 @@ class ServerBased(StrategyProtocol):
 async def rest(replica: Replica, endpoint: Endpoint) -> None:
     """Tell all servers not to wait for this worker until it pulls again.
 
+    At the end of an epoch one worker has the last samples and the others have none: without this
+    message the last round would never be complete (`docs/decisions/0017-rounds-and-rests.md`).
     Servers continue without it, so the worker has to pull before it computes again. If all workers
     pause, a round that begins afterwards waits for all of them.
     """

@@ -1,9 +1,10 @@
 """Shared memory between processes of one host, so that payloads need not be sent.
 
 A caller keeps the tensors that it exchanges in one `Segment`, and sends the places of a payload and
-of the answer's payload; a responder on the same host maps the segment. The segment is anonymous: it
-is opened through its owner's process id, which only the same user may do, and is freed when the
-last process that uses it has ended, by whatever cause.
+of the answer's payload; a responder on the same host maps the segment. An exchange through sockets
+spends most of its time on copies in the kernel (`docs/decisions/0016-exchange-in-memory.md`). The
+segment is anonymous: it is opened through its owner's process id, which only the same user may do,
+and is freed when the last process that uses it has ended, by whatever cause.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 Every host has one port. Its outgoing and its incoming bandwidth, each that of the fastest link that
 the host uses, are shared by all its transfers in progress, equally or as streams of TCP share them
-(see `ports`). (A queue would give the same total time, but not the same behaviour: updates that
-arrive together are answered together, and nothing arrives meanwhile.) Switching is cut- through,
-not store-and-forward: the receiver's port sees the first byte one latency after it left, so on idle
-ports a message takes latency + size / bandwidth. Each port shares independently: bandwidth that a
-transfer cannot use at one port, because it is limited at the other, is not given to other
-transfers. Within one host there is no port and no link: a message is copied, and the receiving
-process has to wake up.
+(see `ports`). A queue would give the same total time, but not the same behaviour: updates that
+arrive together are answered together, and nothing arrives meanwhile
+(`docs/decisions/0013-shared-ports.md`). Switching is cut-through, not store-and-forward: the
+receiver's port sees the first byte one latency after it left, so on idle ports a message takes
+latency + size / bandwidth. Each port shares independently: bandwidth that a transfer cannot use at
+one port, because it is limited at the other, is not given to other transfers. Within one host there
+is no port and no link: a message is copied, and the receiving process has to wake up.
 
 A message between two sites of a cluster also passes the uplink of its sender's site and the
 downlink of its receiver's site. Both are ports of the same kind, shared by all hosts of the site.

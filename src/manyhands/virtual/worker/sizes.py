@@ -2,7 +2,8 @@
 
 A payload is its number of bytes, the model is the layout of its parameters, and a gradient is the
 time that it takes. Protocols, servers, network and leases do the same as with numbers, so all times
-are the same.
+are the same, and no second model of times has to be kept equal
+(`docs/decisions/0055-fast-questions.md`).
 """
 
 from __future__ import annotations

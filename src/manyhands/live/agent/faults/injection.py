@@ -1,5 +1,8 @@
 """Faults on purpose, live: each agent carries out those of its own host.
 
+The agent knows the current process of a name; a script from outside would find process ids by their
+names, and hit the wrong process after a restart (`docs/decisions/0069-faults-on-purpose.md`).
+
 Times count from the first samples that the run has trained on, as the coordinator reports them to
 all agents twice a second. What is done is recorded in the agent's trace: the event `fault` when a
 fault begins, `fault over` when it ends. Nothing outlives the run: at its end stopped processes are
