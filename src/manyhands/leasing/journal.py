@@ -98,8 +98,6 @@ class InputJournal:
         self._added = len(records)
         # A reader stops at a torn record, so inputs that are appended behind it would never be
         # replayed.
-        # A reader stops at a torn record, so inputs that are appended behind it would never be
-        # replayed.
         if self._generation == 0 or is_torn:
             self.shorten(records)
         return records
@@ -111,8 +109,6 @@ class InputJournal:
 
     def shorten(self, records: Sequence[bytes]) -> None:
         """Replace all records so far by these."""
-        # The area in use stays as it is until the other one is complete: a process that is killed
-        # between these calls leaves one area without a complete generation, and the last one valid.
         # The area in use stays as it is until the other one is complete: a process that is killed
         # between these calls leaves one area without a complete generation, and the last one valid.
         area = 1 - self._area
@@ -141,8 +137,6 @@ def _parse(data: bytes) -> tuple[int, list[bytes], bool]:
     if not records or len(records[0]) != _HEAD.size:
         return 0, [], False
     generation, count = _HEAD.unpack(records[0])
-    # The writer was killed while it shortened the journal: this generation lacks some of the
-    # records with which it begins.
     # The writer was killed while it shortened the journal: this generation lacks some of the
     # records with which it begins.
     if len(records) <= count:

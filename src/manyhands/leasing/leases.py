@@ -136,8 +136,6 @@ class Leases:
         self._next: Lease | None = next(self._fresh, None)
         self._own: list[deque[Lease]] = [deque() for _ in range(workers)] if by_rank else []
         """By rank, the parts that are not taken yet."""
-        # Parts that were cut and never taken would keep `outlook` at "wait" for ever.
-        # Parts that were cut and never taken would keep `outlook` at "wait" for ever.
         self._cut = 0
         """Number of those parts."""
         self._speeds = MeasuredShares(workers) if by_rank and by_speed else None
@@ -206,8 +204,6 @@ class Leases:
         evaluation, or a checkpoint, are committed. round: all samples of an epoch are committed,
         with which a round ends. over: all samples of the run are committed.
         """
-        # Leases of lost workers first: a worker that got a part of a later batch would skip a round
-        # that still needs one of an earlier batch, and be waited for in that round for ever.
         # Leases of lost workers first: a worker that got a part of a later batch would skip a round
         # that still needs one of an earlier batch, and be waited for in that round for ever.
         if self._returned:
@@ -296,13 +292,8 @@ class Leases:
         rank = int(worker.rpartition("-")[2])
         # A successor asks for samples: from here on its parts are its own again, and no other
         # worker takes them.
-        # A successor asks for samples: from here on its parts are its own again, and no other
-        # worker takes them.
         self._gone.discard(rank)
         if rank < len(self._own) and not self._own[rank]:
-            # The parts of all ranks at once: a part that its worker never takes, because it is
-            # lost, stays in `_cut`, so that no pause and no end comes before another worker has
-            # trained on it.
             # The parts of all ranks at once: a part that its worker never takes, because it is
             # lost, stays in `_cut`, so that no pause and no end comes before another worker has
             # trained on it.
@@ -319,10 +310,8 @@ class Leases:
 
     def _by_speed(self, parts: list[Lease]) -> list[Lease]:
         """The parts of a global batch, cut again by the speeds of workers."""
-        # A batch with fewer parts than workers (samples of the stream or of the run end there) has
-        # no part for every rank, so shares of ranks do not apply.
-        # A batch with fewer parts than workers (samples of the stream or of the run end there) has
-        # no part for every rank, so shares of ranks do not apply.
+        # A batch in which the samples end has fewer parts than workers, so that shares of ranks do
+        # not apply to it.
         if self._speeds is None or len(parts) != self._workers:
             return parts
         start, divided, before = parts[0].start, [], self._speeds.shares
@@ -393,8 +382,6 @@ class Leases:
         holder, lease = self._held.get(number, (None, None))
         # A worker that counts as lost may still send its commit after its lease was returned: then
         # the samples are counted when the other worker commits them.
-        # A worker that counts as lost may still send its commit after its lease was returned: then
-        # the samples are counted when the other worker commits them.
         if holder != worker or lease is None:
             return False
         del self._held[number]
@@ -417,15 +404,10 @@ class Leases:
         if self._own and worker.rpartition("-")[2].isdigit():
             # Parts that were cut for this rank and not taken are open to every worker until a
             # successor asks.
-            # Parts that were cut for this rank and not taken are open to every worker until a
-            # successor asks.
             self._gone.add(int(worker.rpartition("-")[2]))
         numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
         # In the order of the data: the earliest batch is the one that others wait for.
-        # In the order of the data: the earliest batch is the one that others wait for.
         back = [self._held.pop(number)[1] for number in sorted(numbers)]
-        # A run that is stopping waits only for leases that are held; samples that were returned
-        # here would never be leased, and the run would not end.
         # A run that is stopping waits only for leases that are held; samples that were returned
         # here would never be leased, and the run would not end.
         if not self._stopped:
@@ -446,6 +428,7 @@ class Leases:
             return
         self._stopped = True
         self._returned.clear()
+        # Parts that were cut and never taken would keep `outlook` at "wait" for ever.
         self._cut = 0
         for parts in self._own:
             parts.clear()
