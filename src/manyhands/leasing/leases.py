@@ -408,8 +408,8 @@ class Leases:
         numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
         # In the order of the data: the earliest batch is the one that others wait for.
         back = [self._held.pop(number)[1] for number in sorted(numbers)]
-        # A run that is stopping waits only for leases that are held; samples that were returned
-        # here would never be leased, and the run would not end.
+        # After a limit is reached no samples are leased, not even again: the run waits only for
+        # leases that are held.
         if not self._stopped:
             self._returned.extend(lease for lease in back if self._is_left(lease))
         return sum(lease.samples for lease in back)

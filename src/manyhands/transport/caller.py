@@ -445,7 +445,8 @@ class Caller:
     def _probe(self) -> None:
         """Probe calls without recent news."""
         now = self._clock()
-        # With many open calls a look at each of them after every message would be most of the work.
+        # Not after every message: a look at every open call costs the more the more peers there
+        # are.
         if now - self._probed < PROBE / 4:
             return
         self._probed = now

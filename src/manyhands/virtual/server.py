@@ -312,8 +312,6 @@ class Server:
             parcel.lose()
         elif not self._early.hold(self.state, call, parcel):
             self._make_room()
-            # Before the decision: an answer that is sent by it may bring the next call at the same
-            # moment.
             self._heard[parcel.sender] = parcel.number
             self._open[key] = parcel
             came = parcel.payload

@@ -215,7 +215,7 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group."""
         # Until it is polled the kernel gives its number to no other process; after that a signal
-        # could reach a stranger.
+        # could reach another one.
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

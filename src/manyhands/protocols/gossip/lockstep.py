@@ -195,7 +195,8 @@ def _conclude(state: GossipState, actions: list[Action]) -> Decision:
     mixing: list[Action] = [Shift(None), Answer(state.mix, Parameters(mixed.version))]
     if came:
         by, pots = len(came) / (state.share + len(came)), pots_of(state.round, terms.workers, came)
-        # Before the step: averaged with it, the step would be divided by the number of neighbours.
+        # Before the step, which would otherwise be averaged with the replicas of the neighbours,
+        # and lose a part.
         mixing.insert(0, Move(by, over=len(came), pots=pots))
     return mixed, [*actions, *mixing]
 

@@ -255,8 +255,6 @@ class Network:
             self._lose(transfer)
 
     def _lose(self, transfer: Transfer) -> None:
-        # First, because the ports below may look at their transfers, and this one may arrive no
-        # more.
         transfer.is_lost = True
         for port in transfer.ports:
             port.leave(transfer)

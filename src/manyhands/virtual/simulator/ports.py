@@ -129,8 +129,8 @@ class Port:
             self._since, self._due = now, now + seconds
             self._kernel.after(seconds, partial(self._look, number, changes))
             return
-        # Before the sum of the shares changes: the bytes so far passed at the former speed. So it
-        # is below.
+        # Before the sum of the shares changes, here and below: the bytes so far passed at the
+        # former speed.
         self._give()
         self._shares += transfer.share
         until = self._given + transfer.nbytes / transfer.share
@@ -217,8 +217,8 @@ class Port:
             kernel.after(seconds, partial(self._look, number, changes))
 
     def _look(self, number: int, changes: int) -> None:
-        # A look that was scheduled before the last change; obeyed, two of one moment would both end
-        # transfers.
+        # Void, because a later change has scheduled another one: of two looks at one moment only
+        # the last is valid (found by seeds: a port that looked twice never went on).
         if number != self._looks:
             return
         here, upcoming = self._here, self._next
