@@ -28,6 +28,8 @@ class Fences:
         """Continue for a predecessor of this server that had received calls of these callers."""
         for caller in callers:
             worker, incarnation = _split(caller)
+            # The journal may name two incarnations of a worker, in any order; the older one must
+            # not undo what is known of the newer.
             self._heard[worker] = max(incarnation, self._heard.get(worker, 0))
 
     def judge(self, caller: str) -> Literal["over", "successor", "known"]:
@@ -38,11 +40,17 @@ class Fences:
             notified of; notify the protocol first. known: execute it.
         """
         worker, incarnation = _split(caller)
+        # A worker that has not called yet is known, whatever its incarnation: the protocol holds
+        # nothing of an earlier one that it would have to forget.
         before = self._heard.get(worker, incarnation)
         if incarnation < max(self._least.get(worker, 0), before):
             return "over"
         self._heard[worker] = incarnation
+        # If the fence came before the successor called, the protocol was notified by it. A second
+        # notification would drop what the successor itself has contributed since.
         if before < incarnation and before >= self._least.get(worker, 0):
+            # The call proves the loss. The fence, which is repeated until it is confirmed, then
+            # finds this number and does not notify the protocol a second time.
             self._least[worker] = incarnation
             return "successor"
         return "known"
@@ -52,6 +60,8 @@ class Fences:
         if least <= self._least.get(worker, 0):
             return False
         self._least[worker] = least
+        # A successor may call before the fence of its predecessor arrives; the fence must not count
+        # it as lost (`tests/leasing/test_fences.py`).
         return self._heard.get(worker, 0) < least
 
     def is_over(self, caller: str) -> bool:

@@ -96,6 +96,8 @@ class InputJournal:
             found, key=lambda each: (each[0], -each[3])
         )
         self._added = len(records)
+        # A reader stops at a torn record, so inputs that are appended behind it would never be
+        # replayed.
         if self._generation == 0 or is_torn:
             self.shorten(records)
         return records
@@ -107,6 +109,8 @@ class InputJournal:
 
     def shorten(self, records: Sequence[bytes]) -> None:
         """Replace all records so far by these."""
+        # The area in use stays as it is until the other one is complete: a process that is killed
+        # between these calls leaves one area without a complete generation, and the last one valid.
         area = 1 - self._area
         head = _HEAD.pack(self._generation + 1, len(records))
         self._areas.clear(area)
@@ -133,6 +137,8 @@ def _parse(data: bytes) -> tuple[int, list[bytes], bool]:
     if not records or len(records[0]) != _HEAD.size:
         return 0, [], False
     generation, count = _HEAD.unpack(records[0])
+    # The writer was killed while it shortened the journal: this generation lacks some of the
+    # records with which it begins.
     if len(records) <= count:
         return 0, [], False
     return generation, records[1:], at < len(data)

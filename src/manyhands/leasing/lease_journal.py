@@ -52,6 +52,8 @@ class LeaseJournal:
 
     def note(self, service: LeaseService, taken: LeaseInput) -> None:
         """Write an input of the service, before it takes effect."""
+        # Before the input is written: it has not taken effect, so it is not in the snapshot, and a
+        # successor has to replay it after the snapshot.
         if self._journal.is_long:
             self._shorten(service)
         self._journal.append(_encoder.encode(taken))
@@ -59,6 +61,8 @@ class LeaseJournal:
     def _shorten(self, service: LeaseService) -> None:
         snapshot = _encoder.encode(LeaseInput("snapshot", state=service.state()))
         self._journal.shorten([snapshot])
+        # A snapshot grows with the number of workers: with thousands of them, one after every
+        # sixteen inputs would be most of what is written.
         self._journal.most = max(_MOST, len(snapshot) // _INPUT)
 
     def replay(self, service: LeaseService) -> None:

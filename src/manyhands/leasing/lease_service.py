@@ -183,9 +183,16 @@ class LeaseService:
 
     def admit(self, worker: str) -> Letters:
         """Admit a worker to a run that is under way."""
+        # On another host a worker may be restarted before its loss is reported. What its
+        # predecessor holds must be returned first, or no worker would ever commit it.
         if self.knows(worker):
             self._lose(worker)
+        # A worker that arrives during an evaluation has no part of it: as a member it would be sent
+        # the sum of an evaluation that it was never asked for.
         (self._members if self._missing is None else self._arriving).add(worker)
+        # Before the others are served: the next call tells those that wait for an evaluation, a
+        # checkpoint or the end that no round may wait for them, because this worker may have to
+        # finish a round first (`docs/decisions/0092-pauses.md`, seed 674 of `hierarchical_coded`).
         self._joining.add(worker)
         self._serve(*self._waiting)
         return self._take_letters()
@@ -275,9 +282,13 @@ class LeaseService:
         match message:
             case Ask(leases=leases):
                 self._waiting.setdefault(worker)
+                # It has asked, so the rounds of its predecessor are finished: from here on the
+                # others may be told again that all pause.
                 self._joining.discard(worker)
                 self._serve(worker, delayed=False)
                 for _ in range(min(leases, MOST_LEASES) - 1):
+                    # Further leases only if there was a first one: the `Ask` is answered once, and
+                    # a worker that still waits gets its answer later.
                     if worker not in self._waiting:
                         self._grant(worker, self.leases.take(worker), delayed=False)
             case Commit(number=number, seconds=seconds):
@@ -295,16 +306,24 @@ class LeaseService:
         self._settle()
 
     def _lose(self, worker: str) -> None:
+        # Before the worker is removed: whether a part of the evaluation was its own.
         evaluated = self._missing is not None and worker in self._members
         known = (self._members, self._arriving, self._joining, self._idle, self._pausing)
         for group in known:
             group.discard(worker)
+        # After the lost worker was removed, so that no message goes to it, and before its leases
+        # are given to others: from then on workers are in different rounds.
         self._part()
         self._waiting.pop(worker, None)
+        # Before the waiting workers are served below: they get these leases.
         self.leases.give_back(worker)
+        # The file of the model may be incomplete: `_settle` appoints another waiting worker, or the
+        # run would end without a model (`docs/decisions/0042-one-lease-service.md`).
         if self._storing == worker:
             self._storing = None
         if evaluated and self._members:
+            # The validation data is divided anew: without this the part of the lost worker would be
+            # missing, and a second loss would stop the evaluation for ever.
             self._call_cut(stores=self._stores)
         elif evaluated:
             # No evaluating worker is left: the evaluation starts again when all arrivals wait.
@@ -315,8 +334,12 @@ class LeaseService:
 
     def _serve(self, *workers: str, delayed: bool = True) -> None:
         """Grant a lease to each of these waiting workers, as long as there are any."""
+        # During a cut no update may be under way: a lease that was granted now would change the
+        # parameters between the parts of one evaluation.
         if self._missing is not None or self._ended:
             return
+        # `_is_early` may find within the loop that the others may begin. Those that the loop has
+        # passed by then are served once more below.
         held_back = self._early is not None
         for worker in workers:
             if self._is_early(worker):
@@ -324,6 +347,8 @@ class LeaseService:
             found = self.leases.take(worker)
             if self._grant(worker, found, delayed=delayed):
                 del self._waiting[worker]
+                # When it is idle again it has to be told again, because its servers count it as
+                # present from its next pull on.
                 self._idle.discard(worker)
                 self._pausing.discard(worker)
                 continue
@@ -379,6 +404,8 @@ class LeaseService:
         if self._missing is not None or not all_wait or self.leases.held:
             return
         outlook = self.leases.outlook()
+        # After the last evaluation the outlook is "over" again; without this comparison it would be
+        # evaluated for ever.
         is_new = self._evaluates and self._evaluated != self.leases.committed
         if outlook == "evaluate" or (outlook == "over" and is_new):
             self._call_cut()
@@ -400,16 +427,21 @@ class LeaseService:
 
         Or, at the same kind of moment, have each of them store its part of a checkpoint.
         """
+        # A new number also when a cut is called again after a loss: tallies of the former division
+        # may still arrive and must not be added to those of this one.
         self._round += 1
         self._stores = stores
         self._missing = set(self._members)
         self._tallies = {}
+        # All workers pull during a cut, so servers count them as present again, and those that are
+        # idle afterwards must be told once more (`docs/decisions/0017-rounds-and-rests.md`).
         self._idle.clear()
         self._pausing.clear()
         committed, parts = self.leases.committed, len(self._members)
         ordered = sorted(self._members, key=_rank)
         ranks = tuple(_rank(worker) for worker in ordered) if stores else ()
         for index, worker in enumerate(ordered):
+            # The cut is the answer to its `Ask`; it asks again after the sum.
             self._waiting.pop(worker, None)
             self._tell(worker, Evaluate(self._round, index, parts, committed, ranks))
 
@@ -433,6 +465,8 @@ class LeaseService:
             self.leases.evaluated()
         for name in sorted(self._members, key=_rank):
             self._tell(name, total)
+        # After the sum is sent: workers that arrived meanwhile have asked for samples, and get no
+        # sum.
         self._members |= self._arriving
         self._arriving = set()
         self._serve(*self._waiting)

@@ -204,6 +204,8 @@ class Leases:
         evaluation, or a checkpoint, are committed. round: all samples of an epoch are committed,
         with which a round ends. over: all samples of the run are committed.
         """
+        # Leases of lost workers first: a worker that got a part of a later batch would skip a round
+        # that still needs one of an earlier batch, and be waited for in that round for ever.
         if self._returned:
             lease: Lease | None = self._take_returned()
         else:
@@ -288,8 +290,13 @@ class Leases:
         So no worker gets a part of a later batch while a part of an earlier one is open to it.
         """
         rank = int(worker.rpartition("-")[2])
+        # A successor asks for samples: from here on its parts are its own again, and no other
+        # worker takes them.
         self._gone.discard(rank)
         if rank < len(self._own) and not self._own[rank]:
+            # The parts of all ranks at once: a part that its worker never takes, because it is
+            # lost, stays in `_cut`, so that no pause and no end comes before another worker has
+            # trained on it.
             taken = [self._take_fresh() for _ in self._own]
             fresh = self._by_speed([lease for lease in taken if lease is not None])
             self._cut += len(fresh)
@@ -303,6 +310,8 @@ class Leases:
 
     def _by_speed(self, parts: list[Lease]) -> list[Lease]:
         """The parts of a global batch, cut again by the speeds of workers."""
+        # A batch in which the samples end has fewer parts than workers, so that shares of ranks do
+        # not apply to it.
         if self._speeds is None or len(parts) != self._workers:
             return parts
         start, divided, before = parts[0].start, [], self._speeds.shares
@@ -371,6 +380,8 @@ class Leases:
             seconds: how long it computed; 0 if that is not known.
         """
         holder, lease = self._held.get(number, (None, None))
+        # A worker that counts as lost may still send its commit after its lease was returned: then
+        # the samples are counted when the other worker commits them.
         if holder != worker or lease is None:
             return False
         del self._held[number]
@@ -391,9 +402,14 @@ class Leases:
     def give_back(self, worker: str) -> int:
         """Return a lost worker's leases, unless the run is stopping; how many samples they have."""
         if self._own and worker.rpartition("-")[2].isdigit():
+            # Parts that were cut for this rank and not taken are open to every worker until a
+            # successor asks.
             self._gone.add(int(worker.rpartition("-")[2]))
         numbers = [number for number, (holder, _) in self._held.items() if holder == worker]
+        # In the order of the data: the earliest batch is the one that others wait for.
         back = [self._held.pop(number)[1] for number in sorted(numbers)]
+        # After a limit is reached no samples are leased, not even again: the run waits only for
+        # leases that are held.
         if not self._stopped:
             self._returned.extend(lease for lease in back if self._is_left(lease))
         return sum(lease.samples for lease in back)
@@ -412,6 +428,7 @@ class Leases:
             return
         self._stopped = True
         self._returned.clear()
+        # Parts that were cut and never taken would keep `outlook` at "wait" for ever.
         self._cut = 0
         for parts in self._own:
             parts.clear()

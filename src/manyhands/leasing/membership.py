@@ -267,10 +267,12 @@ def suspects(
         for sign in signs.values()
         if now - sign.heard > silence
     ]
+    # A silent process explains why the others wait; those must not be named, or ended, for it.
     if silent:
         return silent
     waiting = [sign for sign in signs.values() if sign.phase == "exchange"]
     waited = max((now - sign.moved for sign in waiting), default=0.0)
+    # If all wait, none of them keeps the others waiting: `_still` judges that case.
     if waited > stall and len(waiting) < len(signs):
         return [
             _suspect(sign, "stuck", waited) for sign in signs.values() if sign.phase != "exchange"
@@ -310,9 +312,12 @@ def _still(
         for sign in signs.values()
         if sign.phase not in WAITS and now - sign.moved > still(sign)
     ]
+    # A worker that does not wait for others may still arrive, or be found itself when its patience
+    # is over; only when all wait in a collective will none of them go on.
     if found or not signs or any(sign.phase != "exchange" for sign in signs.values()):
         return found
     least = min(signs.values(), key=lambda sign: (sign.step, sign.member.rank))
+    # Since the last of them has begun to wait: before that they waited for it.
     latest = max(sign.moved for sign in signs.values())
     hosts = {sign.member.host for sign in signs.values()}
     may_wait = waiting(least, len(hosts))

@@ -143,6 +143,8 @@ class Regrouping:
         """Continue from a state, and return the members, who report again what they formed."""
         self._members, self.epoch, self._last = dict(state.members), state.epoch, state.last
         self.over, self._stage = state.over, state.stage
+        # Which members have formed the group is not in the journal: each says so again in its next
+        # heartbeat.
         self._formed, self._broken_since, self._next = set(), None, None
         if state.pending is not None:
             epoch, ranks, newcomers, confirmed = state.pending
@@ -177,6 +179,9 @@ class Regrouping:
             self._send(self._members, self._end())
             return False
         pending = self._next
+        # Once all members know, the first one may have written the step at which the group begins,
+        # and the others would wait in it for the lost newcomer. Before that the group is just
+        # dropped, and no step is interrupted (`tests/leasing/test_regrouping.py`).
         expected = pending is not None and name in pending.newcomers and _all_know(pending)
         if pending is not None and name in pending.ranks:
             self._next = None
@@ -207,13 +212,18 @@ class Regrouping:
 
     def report(self, name: str, rank: int, report: GroupReport) -> list[str]:
         """Note the report of a worker; return newcomers that have joined the group by it."""
+        # Reports arrive in any order, and survivors may be one operation apart: a count never goes
+        # back.
         self.dealt = max(self.dealt, report.dealt)
         self.repeated = max(self.repeated, report.repeated)
         self.lost = max(self.lost, report.lost)
+        # The report of a successor may come before the loss of its predecessor is known. While the
+        # name is that of a member it is no newcomer: it would be waited for twice.
         if report.waits and self.epoch and name not in self._members and not self.over:
             self._waiting[name] = rank
         joined: list[str] = []
         pending = self._next
+        # One report is enough: a group is formed by all of its members or by none.
         if pending is not None and report.formed == pending.epoch:
             joined = sorted(pending.newcomers)
             self._members, self.epoch, self._next = pending.ranks, pending.epoch, None
@@ -227,6 +237,8 @@ class Regrouping:
             self._formed.add(name)
         self._note_broken(name, report)
         self._prepare()
+        # A notice may be lost with a connection or with a coordinator. A heartbeat says what its
+        # sender has heard of, and what it lacks is sent again.
         wanted = self._notice_for(name)
         if wanted is not None and (wanted.epoch, wanted.stage) > (report.epoch, report.stage):
             self._send((name,), wanted)
@@ -240,17 +252,22 @@ class Regrouping:
             self._announce()
 
     def _note_broken(self, name: str, report: GroupReport) -> None:
+        # A report about an earlier group may arrive late; only the present one can be broken.
         broken = name in self._members and report.broken == self.epoch and self._next is None
         if broken and self._broken_since is None:
             self._broken_since = self._clock()
 
     def _announce(self, left_out: Iterable[str] = ()) -> None:
         """Make the members the present group, from now on."""
+        # A number is never used twice, also if its group is dropped: members that have heard of
+        # that one could otherwise meet in the store under the number of another group.
         self._last += 1
         self.epoch = self._last
         self._formed = set()
         self._broken_since = None
         self._note_change()
+        # After the state is in the journal: a successor of the coordinator that did not know this
+        # epoch would give its number to another group.
         self._send((*self._members, *self._waiting, *left_out), self._notice(NOW))
 
     def _prepare(self) -> None:
@@ -262,6 +279,8 @@ class Regrouping:
             for name, rank in self._waiting.items()
             if rows[rank // self._row] == self._row
         }
+        # Not before all members have reported the present group: the first member chooses one of
+        # its steps, and there are none before it is formed.
         if self.over or self._next is not None or not (ready and complete):
             return
         self._last += 1
@@ -275,6 +294,9 @@ class Regrouping:
         pending.confirmed.add(name)
         self._note_change()
         if _all_know(pending) and not before:
+            # Only the first member chooses the step, and only when every member looks for it in the
+            # store: one that does not know of the group would run past the step and wait in a
+            # collective of the old group.
             self._send((self._first(),), _regroup(pending, SWITCH))
             self._send(pending.newcomers, _regroup(pending, NOW))
 

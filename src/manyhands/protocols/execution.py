@@ -42,6 +42,8 @@ def carry_out(holder: Holder, action: Action, update: torch.Tensor | None) -> No
     """
     if isinstance(action, USES_PAYLOAD) and action.call is not None and action.call.refused:
         if isinstance(action, Add):
+            # The weights of an average are decided without its payloads: in place of a replica that
+            # is refused the own one is averaged, which moves nothing.
             holder.add(holder.bytes, action.share, action.pot)
         return
     if isinstance(action, CHANGES_PARAMETERS):

@@ -247,6 +247,7 @@ class Caller:
         if peer is None:
             return
         peer.calls.clear()
+        # Also answers that have arrived: they would be taken for those of the successor.
         peer.answers.clear()
         peer.refusals.clear()
 
@@ -257,6 +258,8 @@ class Caller:
         """
         peer = self._peers.pop(name, None)
         if peer is not None:
+            # Numbers go on: a reply to the predecessor's calls must never fit a call to the
+            # successor.
             self._numbers[name] = peer.number
             self._poller.unregister(peer.socket)
             del self._by_socket[peer.socket]
@@ -336,6 +339,7 @@ class Caller:
     def _deliver(self, name: str, peer: _Peer, number: int, attempt: int) -> None:
         """Send the payload of a call whose slot was granted."""
         call = peer.calls.get(number)
+        # A grant for an attempt that was given up: the responder has another one by now.
         if call is None or call.payload is None or call.source or call.attempt != attempt:
             return
         if call.granted:
@@ -357,11 +361,15 @@ class Caller:
         if call is None:
             return
         room = len(call.into) if call.into is not None else 0
+        # Dropping the payload would leave the worker waiting for ever: the protocol that made the
+        # call must see that it has no room.
         if reply.size > room:
             del peer.calls[call.number]
             peer.refusals.append(f"its answer has {reply.size} bytes, the buffer has {room}")
             return
         call.updated = call.answered = self._clock()
+        # A second answer may begin while the first is under way: its parts have the other number,
+        # and count from 0.
         call.reply, call.received = reply, 0
         if reply.placed:
             call.received = reply.size
@@ -373,6 +381,8 @@ class Caller:
     def _fill(self, name: str, peer: _Peer, chunk: ReplyChunk) -> None:
         for call in peer.calls.values():
             if call.reply is not None and call.reply.reply == chunk.reply:
+                # A gap means that a connection broke within the answer; the rest is of no use, and
+                # the call is asked about again.
                 if chunk.offset == call.received and peer.socket.getsockopt(zmq.RCVMORE):
                     call.updated = call.answered = self._clock()
                     self._receive_into(name, peer, call, chunk.offset)
@@ -402,20 +412,25 @@ class Caller:
     def _judge(self, name: str, peer: _Peer, progress: CallStatus) -> None:
         """Decide whether a slow call is in progress or lost."""
         call = peer.calls.get(progress.number)
+        # The status of an attempt that was given up says nothing about the present one.
         if call is None or call.attempt != progress.attempt:
             return
         call.updated = now = self._clock()
         if progress.answered:
+            # On a slow link parts of an answer take longer than a probe. Asked for again at once,
+            # it would be sent twice, and take twice as long.
             call.answered = now if call.answered is None else call.answered
             if now - call.answered >= call.patience:
                 call.answered, call.patience = None, 2 * call.patience
                 self._renew(name, peer, call)
             return
+        # The grant was lost with a connection; without this the caller would wait for it for ever.
         if progress.granted and not call.granted:
             self._deliver(name, peer, call.number, call.attempt)
         waiting = not call.granted or progress.received == len(call.payload or b"")
         if not waiting:
             call.asked = 0
+        # A restarted responder has none of the payload, although the call counts as granted here.
         restarted = call.incarnation is not None and call.incarnation != progress.incarnation
         call.stalled = 0 if waiting or progress.received > call.progress else call.stalled + 1
         call.progress, call.incarnation = progress.received, progress.incarnation
@@ -430,6 +445,8 @@ class Caller:
     def _probe(self) -> None:
         """Probe calls without recent news."""
         now = self._clock()
+        # Not after every message: a look at every open call costs the more the more peers there
+        # are.
         if now - self._probed < PROBE / 4:
             return
         self._probed = now

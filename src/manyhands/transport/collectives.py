@@ -116,6 +116,8 @@ class Group:
         """Functions to be called when the group is closed, the last first."""
         self._shared: list[tuple[SharedSum | SharedPosts, list[int]]] = []
         """Sums and transfers in shared memory, each with the ranks of those who share it."""
+        # A worker of an earlier epoch, that was stopped and continues, finds no address of a later
+        # group under its own number.
         prefixed = PrefixStore(f"manyhands/epoch-{epoch}", store)
         limit = timedelta(seconds=timeout if forming is None else forming)
         before = set(_open_sockets())
@@ -129,8 +131,10 @@ class Group:
         if device.type != "cuda" and size > 1:
             self._peers = self._name_peers(prefixed, listening)
             self._drop_unrelated_sockets()
+        # The limit is for connecting only: a collective may wait much longer for a slow worker.
         if forming is not None:
             set_timeout(self.handle, timedelta(seconds=timeout))
+        # Now, because a connection that is lost later has no addresses any more.
         self._here = {
             peer for sock, peer in zip(self._sockets, self._peers, strict=True) if _is_local(sock)
         }
@@ -188,6 +192,8 @@ class Group:
         freed and closed together with this group. All members of the subgroup must call this, and
         equally often with one name: each call makes another subgroup.
         """
+        # A number for each: under the keys of an earlier subgroup its members' old addresses would
+        # be found.
         self._asked[name] += 1
         part = Group(
             PrefixStore(f"{name}/{min(ranks)}/{self._asked[name]}", self._store),
@@ -223,6 +229,8 @@ class Group:
             return None
         between = None
         if len(groups) > 1:
+            # Only after `_map`, in which all workers agree: if one could not map memory, the others
+            # would wait for it here.
             across = self.part("across", [ranks[place] for ranks in groups])
             between = BetweenHosts(len(groups), across.begin_sum)
         shared = SharedSum(memory, place, len(own), self._check, between)
@@ -414,6 +422,7 @@ class Group:
 
     def close(self) -> None:
         """Close the sockets. The group cannot be used afterwards."""
+        # Before the sockets: what these functions end may still use the group.
         while self.at_close:
             self.at_close.pop()()
         self.free()

@@ -66,6 +66,8 @@ class ReliableChannel:
 
     def post(self, message: Leasing, *, later: bool = False) -> None:
         """Send a message, repeatedly if necessary; `later` together with the next one."""
+        # The patience counts from the oldest message that is not acknowledged: a sender that never
+        # stops must not put off its repetition.
         if not self._kept:
             self._since, self._patience = self._clock(), _PATIENCE
         self._kept.append((self._posted, message))
@@ -91,6 +93,9 @@ class ReliableChannel:
         while self._kept and self._kept[0][0] < word.heard:
             self._kept.popleft()
             self._since, self._patience = self._clock(), _PATIENCE
+        # A message before these was lost. They are received when all are sent again from there,
+        # because the order is part of what they mean: a commit before the request for the next
+        # samples.
         if word.number > self._received:
             return []
         fresh = list(word.messages[self._received - word.number :])
@@ -115,6 +120,8 @@ class ReliableChannel:
 
     def restore(self, state: ChannelState) -> None:
         """Continue from a state."""
+        # Numbers go on where the predecessor was: the other side drops what it has under these
+        # numbers, and acknowledges the rest.
         self._posted = self._sent = state.posted
         self._received = state.received
         self._kept = deque(state.kept)
@@ -146,11 +153,14 @@ class ReliableLine:
         """Messages that arrive within `timeout` seconds."""
         words = self._line.receive(0)
         if not words:
+            # Only before it waits: a commit travels with the request that mostly follows it at
+            # once.
             self._channel.flush()
             words = self._line.receive(timeout)
         messages = [
             message
             for word in words
+            # The name is that of the worker; a message to its predecessor may still arrive on it.
             if isinstance(word, Word) and word.life == self._channel.incarnation
             for message in self._channel.receive(word)
         ]

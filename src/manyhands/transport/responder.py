@@ -191,6 +191,8 @@ class Responder:
 
     def _read(self) -> Incoming | None:
         """Read messages of the current listener, up to the first complete call."""
+        # A bound, so that callers of one listener who send without a pause do not keep this server
+        # from the other listener, from fences and from its dismissal.
         for _ in range(64):
             if not is_readable(self._listener):
                 return None
@@ -211,6 +213,8 @@ class Responder:
         except (WireError, UnicodeDecodeError):
             self.refused += 1
             return None
+        # Before it is processed: a refusal or a status must go out on the socket on which the
+        # caller is.
         self._listeners.remember(sender, self._listener)
         peer = self._peers.setdefault(sender, _Peer())
         if isinstance(envelope, Offer):
@@ -257,6 +261,8 @@ class Responder:
                 about = (offer.number, offer.attempt, received, self._incarnation)
                 self._send(sender, CallStatus(*about, granted=current.slot is not None))
                 return None
+            # The caller sends its payload again from the start: parts of two attempts must not be
+            # put together, and the slot is free for the new one.
             self._drop(current)
         peer.current = call
         try:
@@ -282,6 +288,8 @@ class Responder:
     def _share(self, peer: _Peer, call: Incoming, offer: Offer) -> Incoming | None:
         """Map the memory that the caller shares; return the call if its payload is there."""
         if offer.into is not None:
+            # Only here: a call that was executed before is never given the buffer, because its
+            # caller may use the first answer by now (`docs/decisions/0016-exchange-in-memory.md`).
             call.into = self._view(peer, offer.into)
         if offer.source is None:
             return None
@@ -324,6 +332,8 @@ class Responder:
         """Receive a part of a payload into its slot."""
         call = self._peers.setdefault(sender, _Peer()).current
         if (
+            # Parts of an attempt that was given up are still on their way, and must not be written
+            # into the slot of the next one.
             call is None
             or call.slot is None
             or (call.number, call.attempt) != (chunk.number, chunk.attempt)
@@ -360,6 +370,8 @@ class Responder:
             renew: returns the current ones, if the payload may change before it has a slot.
         """
         peer = self._peers[call.sender]
+        # Calls are answered in another order than they came; an older one must not make a later one
+        # count as not executed.
         peer.done = max(peer.done, call.number)
         peer.answered = (call.number, call.attempt)
         if peer.current is call:
@@ -397,6 +409,8 @@ class Responder:
     def _reply_from_slot(self, call: Incoming, message: Said, payload: memoryview) -> None:
         """Send a copy of the payload, which may change while slow callers still receive."""
         slot = call.slot or self._slots.take()
+        # The slot is the answer's now: giving back the call's payload must not free it while it is
+        # sent.
         call.slot, call.payload = None, None
         size = len(payload)
         slot.bytes[:size] = payload
@@ -431,6 +445,8 @@ class Responder:
         """Return the memory of a call's slot to its supplier; the payload stays valid."""
         if call.slot is not None:
             call.slot = None
+            # Counted as not allocated: the payload stays where the journal keeps it, and the next
+            # slot gets other memory.
             self._slots.surrender()
 
     def _settle(self) -> None:
@@ -446,6 +462,8 @@ class Responder:
         self._slots.reclaim(len(self._queue) + len(self._unanswered))
         while self._queue and self._slots.has_free():
             call = self._queue.popleft()
+            # While it waited, its caller was fenced or has begun another attempt: the slot would
+            # stay unused.
             if self._peers[call.sender].current is not call:
                 continue
             call.slot = self._slots.take()

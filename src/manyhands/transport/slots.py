@@ -101,4 +101,6 @@ class Slots:
     def reclaim(self, wanted: int) -> None:
         """Cancel the oldest reservation if more slots are wanted than will be free without it."""
         if self._reserved and wanted > self._unmade + len(self._free) + len(self._sending):
+            # Its caller may have begun to send; these parts are refused, and the grant that it gets
+            # later makes it send the payload again.
             self.cancel(next(iter(self._reserved)))

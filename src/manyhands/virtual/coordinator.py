@@ -82,6 +82,7 @@ class LeaseChannel:
             word = self._words.popleft()
         else:
             word = await self._receive(log)
+        # `Nothing` only announces an answer: asked again, the worker would be given two leases.
         self._asks = isinstance(word, Nothing)
         return word
 
@@ -95,6 +96,7 @@ class LeaseChannel:
 
     def commit(self, number: int, seconds: float = 0.0) -> bool:
         """Commit a lease, computed in so many seconds; False if this worker does not hold it."""
+        # Before the commit is sent, by which the lease ends.
         accepted = not self.is_cut_off and self._coordinator.is_held(self, number)
         self.say(Commit(number, seconds))
         return accepted
@@ -135,6 +137,8 @@ class LeaseChannel:
             self._deliver()
 
     def _deliver(self) -> None:
+        # Taken away first: the coordinator may be down again, and then what is sent now is kept
+        # once more.
         unheard, self._unheard = self._unheard, []
         for message in unheard:
             self.say(message)
@@ -356,12 +360,15 @@ class VirtualCoordinator:
         self._kernel.after(fault.restart, partial(self._restart, self._kernel.now))
 
     def _restart(self, died: float) -> None:
+        # Before anything that waited is handled: those inputs come after the ones in the journal.
         self._service = self._recovered()
         self.is_down, self._up_since = False, self._kernel.now
         words = f"coordinator died after {died:g} s"
         self._logs.coordinator.event("restart", {"member": "coordinator", "words": words})
         self._lost_meanwhile.clear()
         meanwhile, self._meanwhile = self._meanwhile, []
+        # Losses and admissions first, in their order: a message that a lost worker has kept must
+        # have no effect.
         for action in meanwhile:
             action()
         for channel in list(self._channels.values()):
@@ -413,9 +420,11 @@ class VirtualCoordinator:
             self._lost_meanwhile.add(worker)
             self._meanwhile.append(partial(self.lose, worker))
             return
+        # Before the service returns them to others.
         samples = self.leases.samples_of(worker)
         self._note(LeaseInput("lose", worker))
         letters = self._service.lose(worker)
+        # Before the messages are passed on, which are for the others only.
         self._channels.pop(worker, None)
         detail = {"member": worker, "samples": str(samples)}
         self._logs.coordinator.event("given again", detail)
@@ -439,6 +448,8 @@ class VirtualCoordinator:
         leases = self._service.leases
         if self._accounted != (leases.committed, leases.repeated, leases.lost):
             self._account()
+        # The evaluation comes before the messages below: they let workers go on, and the parameters
+        # change.
         if self._service.round != self._round:
             self._round = self._service.round
             if not self._service.is_storing:

@@ -125,6 +125,7 @@ class Server:
 
     def continue_with(self, state: ServerState) -> None:
         """Continue from a checkpoint, whose shard `holder` has."""
+        # Before the snapshot: a successor would otherwise begin with the initial state of the run.
         self.state, self._continues = state, True
         self._take_snapshot()
 
@@ -155,6 +156,7 @@ class Server:
 
     def hear(self, parcel: Parcel) -> None:
         """Queue a call that has arrived."""
+        # A call that was sent to the predecessor: this server has neither its state nor its number.
         if self._is_anew and parcel.life != self.member.life:
             return
         if (scope := parcel.scope) is not None:
@@ -172,6 +174,8 @@ class Server:
             while not self._inbox:
                 self._idle = self._kernel.event()
                 await happens(self._idle)
+            # It stays in the queue while it is computed: a crash in that time loses it, and its
+            # caller sends it again.
             parcel = self._inbox[0]
             if self._service and parcel.payload is not None and not self.has_handled(parcel):
                 begun = await self._cores.compute(self.member, self._service)
@@ -193,6 +197,7 @@ class Server:
     def crash(self) -> None:
         """Discard calls that were received and not handled yet."""
         lost = [*self._early.drain(), *self._inbox, *(parcel for parcel, _, _ in self._unsent)]
+        # Emptied before the callers are told, who may send again at once.
         self._inbox, self._unsent = deque(), []
         self._idle = None
         for parcel in lost:
@@ -216,8 +221,12 @@ class Server:
         about = (self._journal, self._protocol, first, holder, coded, self._examination)
         found = recover(*about)
         self.state, self._heard = found.state, found.done
+        # Only what the journal names: everything else that this process knew is lost with it, as it
+        # is live.
         self._open = {key: self._open[key] for key in found.waiting}
         self._fences = Fences()
+        # The losses themselves are sent again; without these numbers a successor that has called
+        # before would be taken for lost.
         self._fences.restore(found.done)
         self.told = 0
         self._sending = None
@@ -231,6 +240,7 @@ class Server:
         """
         self.holder = holder
         self._fences = Fences()
+        # Before any call is handled: one of a lost worker may still be under way to the successor.
         for worker, least in losses:
             self._fences.put(worker, least)
         self.told = len(losses)
@@ -286,6 +296,8 @@ class Server:
         room = parcel.into is not None
         call = Call(parcel.sender, parcel.number, parcel.message, room=room)
         if parcel.number <= last:
+            # It waits for a round: the answer goes to the call that was sent last, whose caller is
+            # alive.
             if key in self._open:
                 self._open[key] = parcel
             else:
@@ -401,7 +413,11 @@ class Server:
         if source is None:
             return None
         if source is not self.holder.bytes:
+            # A copy: what is under way must not change with the source (found by seeds of coded
+            # variants).
             return as_bytes(source).clone()
+        # One copy for all answers with the same parameters; the next change of these leaves it to
+        # those that are under way.
         if self._sending is None:
             self._sending = self.holder.bytes.clone()
         return self._sending

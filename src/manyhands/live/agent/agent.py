@@ -254,13 +254,20 @@ class _Run:
                     parting = Disband(failed=True, words=_first_line(error), again=again)
                     raise
                 finally:
+                    # A confirmation that arrives while the run ends must not start a worker again.
                     self._missed.clear()
+                    # Before the processes are ended: links are restored, so that other hosts hear
+                    # of the end, and stopped processes continue.
                     self._faults.end()
+                    # Before the coordinator parts: it receives the last traces of the workers.
                     end(self._workers.values(), _GRACE)
+                    # When the workers have ended: they may print until then.
                     self._output.end(failed=parting.failed)
                     self._coordinator.part(line, parting, lambda: self._follow(line, _POLL))
         finally:
             self._host_processes.end(self._processes, _GRACE)
+            # After its process has ended: a successor that was started just now still reads the
+            # journal.
             self._coordinator.close()
             for descriptor in (*journals, *(() if memory is None else (memory,))):
                 os.close(descriptor)
@@ -388,10 +395,15 @@ class _Run:
             return True
         if exit_.name in {*self._workers, *self._remote}:
             self._recorder.event("lost", {"member": exit_.name, "words": str(exit_)})
+            # The worker is started again only when the coordinator has confirmed it: whether the
+            # run had begun decides what follows, and only the coordinator knows
+            # (`docs/decisions/0044-incarnations.md`).
             line.send(Lost(exit_.name, str(exit_), exit_.incarnation))
             self._remote.lose(exit_)
             if exit_.name in self._workers:
                 self._workers.pop(exit_.name).close()
+            # Kept until it is confirmed, so that it can be reported to a successor of the
+            # coordinator, too.
             self._missed[exit_.name] = exit_
             return True
         return False
@@ -475,6 +487,7 @@ class _Run:
                 self._remote_servers[message.name].set_ended(message)
             elif isinstance(message, Eject):
                 eject(message, {**self._workers, **self._servers})
+            # Taken out with the first confirmation: a repeated one would start a second successor.
             elif isinstance(message, Missed) and message.name in self._missed:
                 self._go_on_without(self._missed.pop(message.name), begun=message.begun)
             elif isinstance(message, HostReturned) and self._remote.take_back(message.host):

@@ -96,6 +96,8 @@ class CoordinatorLink:
             FirstHostLost: the first host is lost.
         """
         now = time.monotonic()
+        # This process was stopped itself, and has heard nothing for that reason: the first host
+        # must not count as lost.
         if now - self._looked > _STOPPED:
             self._heard = self._in = now
         self._looked = now
@@ -129,6 +131,8 @@ class CoordinatorLink:
 
         A worker that has finished is reported only when its model file has arrived.
         """
+        # The run counts as finished when its workers have: the model must be on the first host
+        # before that.
         delivered = all(file.is_stored for file in self._files)
         for worker in workers:
             exit_ = worker.poll()
@@ -170,6 +174,7 @@ class _Sending:
 
     def stored(self, upto: int) -> None:
         """Note that the first host has stored the first `upto` bytes."""
+        # A repeated confirmation must not ask for the next piece a second time.
         if upto != self._stored:
             self._stored, self._asked = upto, -1.0
 

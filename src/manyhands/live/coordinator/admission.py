@@ -144,6 +144,8 @@ class Admission:
             self._answer(name, message)
         elif joined is None:
             words = self._gone.get(name, "this host's agent is not part of this run")
+            # A host that was cut off may still run its agent, which has not noticed it: it is told
+            # that it may join again.
             rejoins = name in self._gone and self._takes_back
             self._hub.send(name, self._over or Disband(failed=True, words=words, rejoins=rejoins))
         else:
@@ -156,6 +158,8 @@ class Admission:
             case Beat(sent=sent):
                 self._hub.send(name, Pong(sent, self._clock()))
             case Ended(name=process) if self._is_of(joined, process):
+                # A process that its own agent restarts goes on: if its host is lost later, the end
+                # must be reported.
                 if not message.again:
                     joined.ended.add(process)
                 self._hub.send("agent-0", message)
@@ -200,12 +204,16 @@ class Admission:
             number = self._hosts.names.index(knock.host)
             joined = self._joined[name] = _JoinedHost(knock.host, number, self._clock())
             self._admissions += 1
+            # Numbers of processes of an agent begin with this one, so a host that joins again has
+            # greater incarnations than before (`docs/decisions/0044-incarnations.md`).
             joined.admission = self._admissions
             self._recorder.event("host", {"name": knock.host, "words": "joined"})
             self._absent.pop(knock.host, None)
             if self._begun:
                 self._returned.add(knock.host)
                 self._hub.send("agent-0", HostReturned(knock.host))
+        # Also if it has joined already: the first answer may have been lost, and the agent repeats
+        # its request until there is one.
         self._hub.send(name, Admitted(joined.number, self._assignment, joined.admission))
 
     def _objection(self, knock: Knock) -> str:
@@ -233,11 +241,14 @@ class Admission:
             return
         half = self._folder / f"{part.name}.half"
         there = half.stat().st_size if half.exists() and part.offset else 0
+        # A piece is sent again if its confirmation was late; it must not be appended twice.
         if part.offset == there:
             with half.open("ab" if part.offset else "wb") as file:
                 file.write(part.piece)
             there += len(part.piece)
             if there == part.size:
+                # Under its name only when it is complete: a run counts as finished if the model's
+                # file exists.
                 half.replace(self._folder / part.name)
         self._hub.send(name, Stored(part.name, there))
 
@@ -257,6 +268,8 @@ class Admission:
             if silent > self._patience:
                 words = f"no heartbeat from its host for {silent:.0f} s"
                 if self._note is not None:
+                    # The clock has decided it, not a message: without this entry a successor would
+                    # expect the host.
                     self._note("", HostLost(name, words))
                 self.lose(name, words)
 
@@ -300,11 +313,15 @@ class Admission:
         del self._joined[name]
         self._gone[name] = f"the run continues without {joined.host}: {words}"
         self._recorder.event("host", {"name": joined.host, "words": words})
+        # Kept, because the reports below may be lost with this coordinator: a restarted one is
+        # asked to repeat them.
         self._absent[joined.host] = (joined, words)
         self._report_ends(joined, words)
 
     def _report_ends(self, joined: _JoinedHost, words: str) -> None:
         for process in self._processes(joined.host):
+            # The end counts from the last heartbeat. With the moment at which it was noticed,
+            # processes that failed because of it would seem to have failed first.
             if process not in joined.ended and self._over is None:
                 self._hub.send(
                     "agent-0", Ended(process, joined.host, 0, -9, words=words, at=joined.heard)

@@ -149,8 +149,13 @@ class Coordinator:
         """Process messages that arrive within `timeout` seconds, then check the timers."""
         for name, message in self._hub.receive(timeout):
             if self._journal is not None:
+                # Before the message takes effect: an answer to a message that a successor does not
+                # know would be one that it does not stand by
+                # (`docs/decisions/0072-no-single-point.md`).
                 self._journal.note(name, message)
             self._receive(name, message)
+        # After the messages: while this process was stopped, heartbeats have waited in the queue,
+        # and their senders must not be judged silent.
         self._check_timers()
 
     def replay(self, name: str, message: Control | Decision) -> None:
@@ -160,6 +165,8 @@ class Coordinator:
                 self._admission.lose(message.agent, message.words)
         elif isinstance(message, Regrouped):
             groups = {} if self._regrouping is None else self._regrouping.restore(message.state)
+            # A newcomer has joined its group by a heartbeat, and heartbeats are not in the journal:
+            # the state of the groups is the only record of it.
             for back in sorted(groups.keys() & self._signs.keys() - self.membership.members.keys()):
                 self._note_joined(self._signs[back].member)
         elif isinstance(message, PeerReturned):
@@ -179,6 +186,8 @@ class Coordinator:
         for signs in (self._signs, self._servers):
             for name, sign in signs.items():
                 signs[name] = replace(sign, heard=now, moved=now)
+        # The predecessor may have been killed between an entry in the journal and the message that
+        # follows from it: each member gets the roll again with its first heartbeat.
         self._unheard = {*self._signs, *self._servers}
         if self._lease_service is not None:
             self._lease_service.resume()
@@ -196,6 +205,8 @@ class Coordinator:
     def _receive(self, name: str, message: Control) -> None:
         if name == "agent-0":
             self._agent.hear(self._clock(), message)
+        # A goodbye of the last worker may have been lost with a coordinator; then only the agent
+        # knows that the servers are not needed any more.
         if name == "agent-0" and isinstance(message, Disband) and not message.failed:
             self._dismiss_servers()
         if self._admission is not None and self._admission.receive(name, message):
@@ -213,10 +224,14 @@ class Coordinator:
             case Goodbye():
                 self._note_goodbye(name, message)
             case Lost(name=gone, words=words, life=incarnation):
+                # The agent repeats a loss until it is confirmed. Noted a second time it would
+                # remove the successor, which may have joined meanwhile.
                 if not self._is_noted(gone, incarnation):
                     # Messages that it sent before it was killed may still arrive.
                     self._incarnations[gone] = max(incarnation + 1, self._incarnations.get(gone, 0))
                     self._lose(gone, words)
+                # Confirmed also if it was noted before: the confirmation may have been lost with a
+                # predecessor, and the agent starts the successor only when it has one.
                 self._hub.send("agent-0", Missed(gone, self.membership.epoch > 0))
             case _ if self._lease_service is not None and name.endswith(".leases"):
                 worker = name.removesuffix(".leases")
@@ -257,6 +272,8 @@ class Coordinator:
             self._watch.forget(name)
             self._complete_if_all()
             return
+        # The `Hello` of a worker that is counted as lost was under way for long. Accepted, it would
+        # be waited for, and it is dead.
         if hello.life < self._incarnations.get(name, 0):
             return
         if name in self._signs and hello.life == self._greeted.get(name):
@@ -280,6 +297,8 @@ class Coordinator:
 
     def _take_back(self, member: Member) -> None:
         """Admit a restarted worker to a run that is under way."""
+        # The order to end its predecessor is not repeated, and the successor counts again as one of
+        # the workers that are left.
         self._watch.forget(member.name)
         if self._lease_service is None:
             # It reports when it is ready for a group; then it is one of the members again.
@@ -288,6 +307,9 @@ class Coordinator:
             return
         if self._peers:
             self.membership = self.membership.joined(member)
+            # Not shown as returned yet: its peer server has the initial parameters, and a neighbour
+            # that averaged with them would lose half of what it has learnt
+            # (`docs/decisions/0081-peers-that-return.md`).
             self._notices.expected.add(member.name)
         else:
             self._note_joined(member)
@@ -296,9 +318,14 @@ class Coordinator:
 
     def _note_ready(self, name: str, message: Control) -> None:
         """Tell peers of a restarted one when it asks for samples: it has a replica by then."""
+        # A late message of the predecessor says nothing about the successor's replica. In a replay
+        # the entry that follows this message announces the worker, at the same place in the
+        # sequence.
         is_its = isinstance(message, Word) and message.life == self._greeted.get(name)
         if name in self._notices.expected and is_its and not self._hub.is_mute:
             if self._journal is not None:
+                # Before the notice is sent: notices are numbered, and a successor that did not have
+                # this one would give its number to another.
                 self._journal.note("", PeerReturned(name))
             self._announce(name)
 
@@ -364,6 +391,7 @@ class Coordinator:
         self._samples[name] = beat.samples
         if beat.loss is not None:
             self._losses[name] = beat.loss
+        # A worker under collectives asks for no samples: its phase shows that it has begun.
         if self._lease_service is None and beat.phase not in ("start", "join"):
             self._starting.discard(name)
         # A report of a former incarnation may come after its successor has joined.
@@ -387,7 +415,11 @@ class Coordinator:
             del self._servers[name]
             return
         self._samples[name] = goodbye.samples
+        # A request for samples that arrives after the goodbye must not announce a worker that has
+        # left.
         self._notices.expected.discard(name)
+        # None if the goodbye of a worker arrives that was counted as lost meanwhile: it has left
+        # already.
         sign = self._signs.pop(name, None)
         if sign is not None:
             self.membership = self.membership.left(name)
@@ -407,12 +439,16 @@ class Coordinator:
         """Send again what a member has not confirmed, or what a restarted member cannot know."""
         for notice in self._notices.unconfirmed(beat.fences):
             self._hub.send(name, notice)
+        # A server that was restarted after the last worker had left has not received the dismissal,
+        # and would serve for ever (`tests/live/coordinator/test_incarnations.py`).
         if self._dismissed and name in self._servers:
             self._hub.send(name, Dismiss())
 
     def _fence(self, name: str) -> None:
         """Have all servers refuse calls of a lost worker; before the run begins there are none."""
         if self.membership.epoch:
+            # Neither number alone suffices: the agent's report may name an incarnation that has not
+            # said hello yet, and a host that is lost is reported without any number.
             least = max(self._incarnations.get(name, 0), self._greeted.get(name, 0) + 1)
             fence = self._notices.fence(name, least)
             self._hub.send_all((*self._servers, *self._signs), fence)
@@ -427,6 +463,8 @@ class Coordinator:
         self._fence(name)
         if self._lease_service is not None:
             self._lease_service.lose(name)
+        # Before all workers have joined there is no group that could change: its successor joins
+        # the first one.
         if self._regrouping is not None and self.membership.epoch:
             self._regrouping.lose(name)
 
@@ -453,6 +491,7 @@ class Coordinator:
         # After a restart the counts of collectives' workers are known from their heartbeats.
         if not self._unheard or now - self._resumed > _HEARD_WITHIN:
             self._send_status()
+        # Before `_keep_short`, which notes that all records so far are in the trace.
         self._recorder.drain()
         self._keep_short()
 
@@ -463,6 +502,9 @@ class Coordinator:
     def _keep_short(self) -> None:
         """Note that the trace is written, and shorten the journal if it is long."""
         if self._journal is not None:
+            # A successor discards what its replay records up to this entry. Were it written before
+            # the records, those of a coordinator that is killed between the two would be in no
+            # trace.
             self._journal.note("", TraceWritten())
             if self._journal.is_long:
                 service = self._lease_service

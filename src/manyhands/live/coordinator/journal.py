@@ -187,6 +187,7 @@ class SharedAreas:
     """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
+        # A successor opens the file anew, and appends behind what its predecessor has written.
         how = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
         self._files = [os.open(path, how) for path in paths]
 

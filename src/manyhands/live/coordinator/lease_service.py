@@ -135,6 +135,8 @@ class LiveLeaseService:
         A worker whose link was cut may send again after it was counted as lost.
         """
         channel = self._channels.get(worker)
+        # A message of an incarnation that is over would open its channel again, and what it commits
+        # would count although its samples were leased to others.
         if incarnation < self._least.get(worker, incarnation) or (
             channel is not None and incarnation < channel.incarnation
         ):
@@ -150,6 +152,8 @@ class LiveLeaseService:
 
     def _send(self, letters: Letters) -> None:
         for worker, message in letters:
+            # A worker that has just joined has no channel before its first message, and a lost one
+            # has none any more: the lease service has nothing to answer to either.
             if worker in self._channels:
                 self._channels[worker].post(message)
 
@@ -157,7 +161,10 @@ class LiveLeaseService:
         """Note that a worker is lost: its leases are given to others."""
         channel = self._channels.pop(worker, None)
         if channel is not None:
+            # The channel is gone, so this number is all by which late messages of this incarnation
+            # are recognised.
             self._least[worker] = channel.incarnation + 1
+        # Before the service returns them: afterwards the worker holds none.
         samples = self._leases.samples_of(worker)
         letters = self._service.lose(worker)
         self._recorder.event("given again", {"member": worker, "samples": str(samples)})
@@ -189,6 +196,8 @@ class LiveLeaseService:
 
     def _decide(self, decision: Decision) -> None:
         if self._note is not None:
+            # A successor does not look at its own clock while it replays: a decision that is not in
+            # the journal would not have been made, although workers were told of it.
             self._note("", decision)
         self.carry_out(decision)
 
@@ -233,6 +242,8 @@ class LiveLeaseService:
         self._channels = {}
         for worker, channel in state.channels.items():
             self._open(worker, channel.incarnation).restore(channel)
+        # Records before the snapshot are in the trace, and the replay does not make them again: the
+        # recorder gets their sums from here.
         self._recorder.samples(*state.accounted)
 
     def resume(self) -> None:

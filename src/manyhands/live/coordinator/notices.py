@@ -41,6 +41,8 @@ class MemberNotices:
 
     def fence(self, name: str, least: int) -> Fence:
         """A worker is lost: its incarnations before `least` are over."""
+        # It was lost before it had a replica: a late request of it for samples must not announce
+        # it.
         self.expected.discard(name)
         notice = Fence(name, least, len(self._all))
         self._all.append(notice)
@@ -57,6 +59,8 @@ class MemberNotices:
 
     def unconfirmed(self, confirmed: int) -> Sequence[Fence | Rejoined]:
         """Notices that a member lacks which has confirmed the first ones."""
+        # In order and without a gap: a heartbeat confirms a number of notices, not single ones. The
+        # limit keeps a restarted member of a long run from being sent thousands at once.
         return self._all[confirmed : confirmed + _AT_ONCE]
 
     @property

@@ -55,6 +55,8 @@ def main(path: str) -> None:
     assignment = Assignment.read(Path(path))
     outlast_unwritable()
     say = _agents_terminal(assignment.agent)
+    # Before `die_with`: from that call on the signal may come at any moment, and without a handler
+    # it would end this process without a clean-up.
     signal.signal(signal.SIGTERM, _raise_gone)
     die_with(assignment.agent, signal.SIGTERM)
     raise_descriptors()
@@ -69,6 +71,8 @@ def main(path: str) -> None:
     with Hub(assignment.coordinator, outside, assignment.job_key()) as hub:
         files = TraceFiles(lambda words: hub.send("agent-0", Warn(words)), clock)
         trace = trace_file(folder, head)
+        # A predecessor that was killed early may have written nothing, not even the head of the
+        # trace.
         written = bool(entries) and trace.exists() and trace.stat().st_size > 0
         recorder = Recorder(head, partial(files.append, trace), clock, continues=written)
         files.note = partial(recorder.event, "trace waited")
@@ -105,11 +109,15 @@ def main(path: str) -> None:
             if entries:
                 recover(entries, coordinator, recorder, hub, clock)
             else:
+                # The port may have been chosen by the system. Agents of other hosts reconnect to
+                # it, so a successor has to listen at the same one.
                 journal.note("", Listening(hub.outside))
             if regrouping is not None:
+                # Only after the replay: the changes that it leads to are in the journal already.
                 regrouping.note = lambda state: journal.note("", Regrouped(state))
             coordinator.serve()
         except _AgentGone:
+            # A second signal would interrupt the clean-up, and processes of the run would be left.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if _is_orphaned(assignment.agent):
                 _clean_up(assignment, coordinator, recorder, say)

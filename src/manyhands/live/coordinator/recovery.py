@@ -60,8 +60,13 @@ def recover(
         clock: shows the times of the entries.
     """
     begun = clock()
+    # The predecessor has sent what the entries lead to; what was lost is repeated afterwards, by
+    # channels and in answer to heartbeats. Orders sent from here would be about members as they
+    # were then.
     hub.is_mute = True
     for entry in entries:
+        # The time limit and the intervals of evaluations and checkpoints count from when the
+        # predecessor received the messages.
         clock.at = entry.at
         if isinstance(entry.message, TraceWritten):
             recorder.discard()
@@ -71,4 +76,6 @@ def recover(
     away = begun - entries[-1].at
     detail = {"entries": str(len(entries)), "seconds": f"{clock() - begun:.3f}"}
     recorder.event("recovered", {**detail, "away": f"{away:.3f}"})
+    # After the clock shows the present again: members count as heard from now on, not from the last
+    # entry.
     coordinator.resume()

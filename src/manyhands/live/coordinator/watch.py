@@ -65,6 +65,7 @@ class Watch:
 
     def warn(self, now: float, workers: Mapping[str, Sign], servers: Mapping[str, Sign]) -> None:
         """Name each process that delays the run, now and then, and report when it is back."""
+        # A fixed limit would name every worker of a model whose steps take longer.
         still = max(STILL, 2 * self._longest)
         limits = {"silence": SILENCE, "stall": STALL, "still": still}
         found = [*suspects(now, workers, **limits), *suspects(now, servers, **limits)]
@@ -104,6 +105,9 @@ class Watch:
         for suspect in late:
             name = suspect.member.name
             others = len(workers.keys() - self._ejected.keys() - {name})
+            # The only worker that is left has the parameters of strategies without servers, and
+            # ending it may end the run: it gets more time, unless its end was ordered while there
+            # were others.
             if name in self._ejected or others or suspect.seconds > self._patience.last:
                 self._order(now, [suspect], agent_of)
         self._order(now, overdue(now, servers, self._patience, starting), agent_of)
@@ -114,7 +118,11 @@ class Watch:
         for suspect in late:
             name = suspect.member.name
             ordered = self._ejected.get(name)
+            # The order may be lost with a connection or an agent that is restarting: it is repeated
+            # until the process is gone (`docs/decisions/0043-fences.md`).
             if ordered is None or now - ordered > _EJECT_EVERY:
                 self._ejected[name] = now
+                # With the process id, because the order may arrive when a successor has the name
+                # already.
                 order = Eject(name, f"ejected, because {suspect.why}", suspect.member.pid)
                 self._hub.send(agent_of(suspect.member), order)

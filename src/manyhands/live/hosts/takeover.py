@@ -96,6 +96,7 @@ def agree(
         RunFailed: the first host is alive, or the others continue without this host.
     """
     meeting, marker = meeting_place(folder, attempt), marker_in(folder, attempt)
+    # Before this host enters its name: any change from here on shows that the first host is alive.
     before = number_in(marker)
     decision = taken_over(folder, attempt)
     if decision is None:
@@ -112,16 +113,22 @@ def agree(
         return number_in(marker) not in (b"", before)
 
     _until(lambda: is_decided() or is_alive(), watched)
+    # A decision stands, also if the first host goes on now: it finds the decision and ends
+    # (`docs/decisions/0072-no-single-point.md`).
     if is_alive() and not is_decided():
+        # Taken back: another host would name this one in its decision and wait for it.
         (meeting / host).unlink(missing_ok=True)
         raise RunFailed(
             "the first host still writes to the run's folder: it is cut off, not lost, and no "
             "other host takes its place; join again when the network is back"
         )
     if host in (entered := present()):
+        # In the order of the run, so that in most cases only one host tries; a host before this one
+        # may be lost as well, so it is not waited for longer.
         _until(is_decided, entered.index(host) * turn)
     if not is_decided():
         _decide(meeting, _decision(hosts, host, present(), address))
+    # Read again: another host may have been the first to write one.
     decision = taken_over(folder, attempt)
     if decision is None or host not in dict(decision.hosts):
         raise RunFailed("the other hosts continue the run without this one")
@@ -141,6 +148,7 @@ def _decide(meeting: Path, decision: Takeover) -> None:
     half = meeting / f"{_DECISION}-{decision.first}"
     half.write_bytes(msgspec.json.encode(decision))
     try:
+        # A link, because it fails if there is a decision already; a rename would replace it.
         os.link(half, meeting / _DECISION)
     except FileExistsError:
         pass

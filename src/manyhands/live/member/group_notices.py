@@ -57,6 +57,8 @@ class GroupNotices:
     def receive(self, notice: Regroup) -> None:
         """Process an announcement; called by the heartbeat thread."""
         with self._changed:
+            # The coordinator repeats an announcement until a heartbeat shows that it was heard; one
+            # of a former epoch may come after a later one.
             if (notice.epoch, notice.stage) <= self._heard:
                 return
             self._heard = (notice.epoch, notice.stage)
@@ -72,6 +74,8 @@ class GroupNotices:
             else:
                 self._pending, outdated = notice, False
             if group is not None and outdated:
+                # With the lock held, so that the main thread cannot enter another group in between,
+                # which would be freed instead.
                 group.free()
             self._changed.notify_all()
         self.urgent.set()
@@ -79,6 +83,8 @@ class GroupNotices:
     def report(self) -> GroupReport:
         """What this worker has heard, and its present group."""
         with self._changed:
+            # Before the state is read: what changes after this line sets it again, and is reported
+            # next.
             self.urgent.clear()
             return GroupReport(
                 life=incarnation(),
@@ -108,6 +114,8 @@ class GroupNotices:
             self._group, self._waits = group, False
             if self._pending is not None and self._pending.epoch <= group.epoch:
                 self._pending = None
+            # The announcement of the next group may have come while this one was being formed, when
+            # there was no group to free; the first collective would wait for a lost worker.
             if self.is_outdated(group.epoch):
                 group.free()
         self.urgent.set()
@@ -136,6 +144,8 @@ class GroupNotices:
             while True:
                 notice = self._notice
                 later = notice is not None and notice.epoch > after
+                # Before the end of the run, which is set as well: a worker that ends because of
+                # another's error must not count as finished.
                 if self._failed:
                     raise PeerLost(f"worker {self._rank} ends, because another one has failed")
                 if self._over:

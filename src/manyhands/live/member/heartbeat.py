@@ -145,6 +145,7 @@ class LinkHeartbeat(Heartbeat):
 
     def take_fenced(self) -> list[Fence | Rejoined]:
         """Workers that were lost since the last call, or have returned."""
+        # As many as there are now: the heartbeat thread appends meanwhile.
         return [self._fenced.popleft() for _ in range(len(self._fenced))]
 
     def run(self) -> None:
@@ -160,6 +161,8 @@ class LinkHeartbeat(Heartbeat):
         self._note_offset()
         self._beat()
         self._recorder.flush()
+        # Before the goodbye: with the last one the coordinator may end, and this trace would have
+        # no reader (`docs/decisions/0088-patience.md`).
         self._hand_over(line)
         line.send(Goodbye(self._progress.step, self._progress.samples, self.failed))
         line.close(linger=5.0)
@@ -177,6 +180,8 @@ class LinkHeartbeat(Heartbeat):
         while self._clock() - begun < _RECEIPT_WITHIN:
             self._listen(line, 0.05)
             if self._answered >= begun:
+                # The same coordinator has answered a heartbeat that was sent behind the chunks, so
+                # it has them.
                 if before is None or self._life == before:
                     return
                 # The predecessor may have had it, and may not.
@@ -194,6 +199,7 @@ class LinkHeartbeat(Heartbeat):
 
     def _tell(self, line: Line) -> None:
         loss = self._beat()
+        # A copy, and the list stays: the recorder may append to it in another thread.
         chunks = [*self._chunks]
         del self._chunks[: len(chunks)]
         for lines in _within(b"".join(chunks), _CHUNK):
@@ -233,6 +239,8 @@ class LinkHeartbeat(Heartbeat):
                 self._introduce(line)
                 line.send(TraceChunk(b"\n" + msgspec.json.encode(self._header) + b"\n"))
             elif isinstance(message, Roll):
+                # Only with the first roll: a successor learns from it what was noted before its
+                # start. Later rolls repeat what has come in its order already.
                 if self._roll is None and message.noted > self._fences:
                     self._fenced.extend(message.notices)
                     self._fences = message.noted

@@ -67,16 +67,23 @@ class PeerCalls:
             if notice.least > self._lives.get(name, 0):
                 self._lose(name)
         elif notice.life > self._lives.get(name, 0):
+            # Also if no loss was noted: a worker that has just started knows the last notice about
+            # each peer only, and its calls to the predecessor have no answer.
             self._lose(name)
             self._lives[name] = notice.life
             self._gone.discard(name)
             address = notice.address if notice.host != self._host else ""
             self._caller.reconnect(name, address)
+            # From here on: the successor ignores calls from before, which were meant for its
+            # predecessor (`docs/decisions/0081-peers-that-return.md`).
             self._caller.epoch = max(self._caller.epoch, notice.epoch)
 
     def _lose(self, name: str) -> None:
         self._gone.add(name)
+        # Each of these calls is still awaited once, in order, and each wait has to raise.
         self._vain[name] += self._open.pop(name, 0)
+        # After the open calls were counted: nothing answers them any more, and a late answer is not
+        # read.
         self._caller.give_up(name)
         self.on_loss(name)
 
@@ -87,6 +94,8 @@ class PeerCalls:
 
     def begin(self, name: str) -> bool:
         """Count a call; returns whether it is to be sent."""
+        # Counted, although nothing is sent: the protocol awaits an answer to every call that it
+        # makes.
         if name in self._gone:
             self._vain[name] += 1
             return False

@@ -54,6 +54,7 @@ class TraceFiles:
     def append(self, path: Path, lines: bytes) -> None:
         """Append complete lines to a file."""
         self._heads.setdefault(path, lines.lstrip(b"\n").partition(b"\n")[0] + b"\n")
+        # What waits is older: lines of a file stay in their order.
         self.retry()
         if self._since is None and self._write(path, lines):
             return
@@ -107,6 +108,7 @@ class TraceFiles:
                     while done < len(lines):
                         done += os.write(file, lines[done:])
                 except OSError:
+                    # A part of a line would make the next one unreadable, too.
                     os.ftruncate(file, before)
                     raise
             finally:

@@ -177,6 +177,8 @@ class ForkServer:
         now = time.monotonic()
         if self._asked is not None:
             return now - self._asked, self._has_answered
+        # Not asked while it loads: it would answer only afterwards, and seem to hang on a busy
+        # machine.
         if self._is_ready and now - self._answered >= _ASK_EVERY:
             self._asked = now
             with contextlib.suppress(OSError):  # if it has ended, that is noticed
@@ -210,6 +212,8 @@ class ForkServer:
             {name: value for name, value in now.items() if then.get(name) != value},
             [name for name in then if name not in now],
         )
+        # From before the order until the report: the agent becomes the parent at the moment when
+        # the process in between exits.
         with adopting():
             with contextlib.suppress(OSError):  # if it has ended, the link reports that
                 self._link.send(msgspec.json.encode(order))
@@ -234,6 +238,8 @@ class ForkServer:
                 return None
             if isinstance(report, _Here):
                 self._has_answered, self._asked, self._answered = True, None, time.monotonic()
+            # A report that came too late belongs to an order that was given up, and names another
+            # process.
             elif isinstance(report, Forked | NotForked) and report.order == self._orders:
                 return report
 
@@ -248,6 +254,7 @@ class ForkServer:
 
     def close(self) -> None:
         """End it and all processes that it forked."""
+        # First, so that no process is forked after the others were ended.
         self.retire()
         for forked in self._forked:
             forked.end()
@@ -259,6 +266,8 @@ class ForkServer:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+        # First: a process that is forked in this moment reports itself over the link, which is
+        # complete only when the fork server has ended.
         self._process.wait()
         while select.select([self._link], [], [], 5.0)[0]:
             report = self._receive()
@@ -268,6 +277,7 @@ class ForkServer:
             if not isinstance(report, Forked | NotForked):
                 continue
             if report.pid and report.pid not in known:
+                # The agent has no handle of it: it would go on for as long as the agent.
                 _ForkedHandle(report.pid).end()
         self._link.close()
         self._log.close()
@@ -368,6 +378,7 @@ def fork_server(
         preloads: modules that it loads for this run beside the usual ones.
     """
     global _early
+    # Taken away first: a second run in this process, or the end of `ahead`, must not find it.
     taken, _early = _early, None
     if taken is not None and not taken.suits(environment):
         taken.close()

@@ -143,6 +143,7 @@ def _execute(
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, _leave)
         signal.signal(signal.SIGHUP, _leave)
+        # After its own handlers are set: a signal that came during the fork is delivered here.
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if sys.platform == "linux":
             die_with(parent, signal.SIGKILL)

@@ -87,6 +87,8 @@ def fork(link: socket.socket, agent: int, order: Order) -> bool:
         forked = os.fork()
     except OSError:
         os._exit(1)
+    # The number is written before this process exits: the forked one may be killed before it can
+    # report itself, and the agent has to know which one it was.
     if forked:
         os.write(writing, f"{forked} ".encode())
         os._exit(0)
@@ -96,6 +98,8 @@ def fork(link: socket.socket, agent: int, order: Order) -> bool:
         _report_failure(link, order, f"{type(error).__name__}: {error}", os.getpid())
         os.write(writing, _REPORTED)
         raise
+    # Before the fork server is told: a process that is killed between the two is reported twice,
+    # which the agent recognises. In the other order it would be reported by neither.
     link.send(msgspec.json.encode(Forked(order.number, os.getpid())))
     os.write(writing, _REPORTED)
     os.close(writing)
@@ -127,7 +131,10 @@ def _settle(leaving: int, agent: int, order: Order) -> None:
     """Set the session, parent, directory, environment and log files of a new process."""
     start = order.start
     show([sys.executable, "-m", start.module, *start.arguments])
+    # Before it is reported: the agent ends it by its process group.
     os.setsid()
+    # Until the agent has adopted it: before that the signal of a parent's death would be that of
+    # the process in between, which exits at once.
     while os.getppid() == leaving:
         time.sleep(0.001)
     die_with(agent, signal.SIGKILL)

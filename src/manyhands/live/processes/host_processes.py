@@ -98,6 +98,8 @@ class HostProcesses:
         if self._fork_server is None or not gone.killed or self._renewals >= _RENEWALS:
             return False
         self._renewals += 1
+        # What it has forked goes on: those processes are children of the agent. What it was forking
+        # has no handle yet, and is ended with it.
         self._fork_server.retire()
         self._fork_server = ForkServer(self._environment)
         self.fork_server = self._watched(self._fork_server)
@@ -151,6 +153,8 @@ class HostProcesses:
         except ForkFailed as error:
             if isinstance(error, NoReport) and self.fork_server is not None:
                 self.fork_server.eject(f"ejected: {error}")
+            # Its end may be seen a moment after its link is closed; only then is it known whether
+            # it was killed.
             gone = self.fork_server.wait(1.0) if self.fork_server else None
             if gone is not None and self.replace_fork_server(gone):
                 return self._process(name, module, _afresh, number, log=log)
@@ -173,6 +177,7 @@ class HostProcesses:
         stem = self._folder.resolve() / "logs" / self._logs[name]
         # The folder of the run may have been deleted since it began.
         Path(stem).parent.mkdir(parents=True, exist_ok=True)
+        # Counted also if the start fails: a number must never be given to two processes.
         incarnation = self._incarnations.next(name)
         settings = {**self._environment, INCARNATION: str(incarnation)}
         start = Start(module, (str(self._assignment), *arguments), str(stem), settings)

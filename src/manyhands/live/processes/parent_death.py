@@ -41,6 +41,7 @@ def die_with(parent: int, death: signal.Signals) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(death), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl refused a parent-death signal")
+    # After the request: a parent that ended before it sends no signal any more.
     if os.getppid() != parent:
         sys.exit(f"the agent (pid {parent}) ended before this process started")
 
@@ -53,6 +54,8 @@ def adopting() -> Iterator[None]:
     zombies here.
     """
     libc = ctypes.CDLL(None, use_errno=True)
+    # A script may start runs in several threads: without the lock the first to leave would end the
+    # adoption that another one still needs.
     with _adopting:
         before = _adopts(libc)
         if before is None or libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

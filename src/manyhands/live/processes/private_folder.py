@@ -60,6 +60,7 @@ def sweep(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), (folder / _OWNER).open("rb") as owner:
             facts = folder.stat()
+            # A folder without a lock may be a new one whose owner has not locked it yet.
             if facts.st_uid == os.getuid() and time.time() - facts.st_mtime > _NEW:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)

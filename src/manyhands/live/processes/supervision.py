@@ -192,6 +192,7 @@ class Process:
         self._ejected = ""
         self._incarnation = incarnation
         self._finishes = finishes
+        # At once: of processes that end before they are watched the kernel's order is lost.
         _ends.watch(self.pid)
 
     def poll(self) -> Exit | None:
@@ -213,12 +214,15 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group."""
+        # Until it is polled the kernel gives its number to no other process; after that a signal
+        # could reach another one.
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def eject(self, words: str) -> None:
         """Kill it because it delays the other workers; SIGKILL also ends a stopped process."""
+        # Before the signal: the end may be polled at once, and would be told as a kill by hand.
         self._ejected = words
         self.signal(signal.SIGKILL)
 
@@ -256,6 +260,8 @@ def end(processes: Iterable[Process], grace: float) -> None:
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.signal(signal.SIGTERM)
+        # After SIGTERM, which a stopped process gets only when it continues: it then ends before it
+        # does anything else.
         process.signal(signal.SIGCONT)
     await_end(running, grace)
     for process in running:
@@ -289,6 +295,7 @@ class _Ends:
     def watch(self, pid: int) -> None:
         """Watch for the end of this child."""
         with self._lock:
+            # The kernel may have given the number of an earlier child again.
             self._ended.pop(pid, None)
             try:
                 descriptor = os.pidfd_open(pid)
@@ -310,6 +317,7 @@ class _Ends:
             return self._ended.pop(pid, None) or self._next()
 
     def _next(self) -> float:
+        # The next larger number at least: ends that one poll finds must stay in the kernel's order.
         self._last = max(time.monotonic(), math.nextafter(self._last, math.inf))
         return self._last
 

@@ -57,6 +57,8 @@ class Journal(ServerJournal):
             Whether the journal keeps the payload in place: a buffer from `supply`, which then
             belongs to the journal until the next snapshot.
         """
+        # One write at a time, in the order of the calls: a reader stops at the first head that is
+        # missing, and would not reach a later one.
         self._join()
         kept = self._storage.keeps(payload)
         if len(payload) < _ASIDE or kept:
@@ -68,6 +70,8 @@ class Journal(ServerJournal):
 
     def settle(self) -> None:
         """Wait until all calls are written: before that, none may be answered."""
+        # Before the disk is synchronised, which would otherwise leave out what the thread still
+        # writes.
         self._join()
         if self._durable and self._unsynced:
             self._storage.sync()

@@ -155,6 +155,8 @@ class FileLog:
         """Write a snapshot to a temporary file, then replace the last one."""
         del generation  # it is one of the facts
         about = {"server": facts}
+        # It is written under another name and renamed: a server that is killed meanwhile leaves the
+        # last snapshot as it was.
         self._until_there_is_room(
             lambda: write_tensors(self._snapshot, tensors, about, durable=self._durable)
         )
@@ -311,6 +313,8 @@ class MemoryLog:
             return torch.empty(0, dtype=torch.uint8)
         if place not in self._free or size > self._size:
             return None
+        # The call stays in the journal until the next snapshot: if its slot were given to a payload
+        # that is received now, a second successor would replay other bytes.
         self._free.remove(place)
         self._used.append(place)
         return torch.frombuffer(self._view(place, size), dtype=torch.uint8)
@@ -324,6 +328,8 @@ class MemoryLog:
         text = json.dumps([directory, facts]).encode()
         begin = -(-(_SNAPSHOT_HEAD.size + len(text)) // _ALIGNED) * _ALIGNED
         area = self._area(self._next, begin + at)
+        # The old head goes first. A server that is killed while it copies would otherwise leave a
+        # valid head above the tensors of two snapshots.
         area[: _SNAPSHOT_HEAD.size] = bytes(_SNAPSHOT_HEAD.size)
         area[_SNAPSHOT_HEAD.size : _SNAPSHOT_HEAD.size + len(text)] = text
         flat = torch.frombuffer(area, dtype=torch.uint8)
@@ -333,6 +339,7 @@ class MemoryLog:
                 source = tensor.detach().reshape(-1).view(torch.uint8)
                 flat[start : start + tensor.nbytes].copy_(source)
         head = (_MARK, generation, len(text), zlib.crc32(text))
+        # Last: until it is there, a successor takes the other snapshot.
         area[: _SNAPSHOT_HEAD.size] = _SNAPSHOT_HEAD.pack(*head)
         self._next = 1 - self._next
 
@@ -356,6 +363,7 @@ class MemoryLog:
         if not found:
             return None
         _, number, length = max(found)
+        # The next snapshot overwrites the older one, so that one is complete at any moment.
         self._next = 1 - number
         directory, facts = json.loads(self._text(number, length))
         begin = -(-(_SNAPSHOT_HEAD.size + length) // _ALIGNED) * _ALIGNED

@@ -24,16 +24,19 @@ def main(path: str, number: int) -> None:
     """Serve the assignment at `path` as server `number`, as a child of the agent."""
     assignment = Assignment.read(Path(path))
     outlast_unwritable()
+    # Before anything is opened: if the agent has ended already, this process exits here.
     die_with(assignment.agent, signal.SIGKILL)
     raise_descriptors()
     clock = time.monotonic
     head = live_header("server", number, clock=clock, wall=time.time, host=assignment.host)
     chunks, progress = list[bytes](), Progress()
     recorder = Recorder(head, chunks.append, clock)
+    # Before the heartbeat, whose first message has the address.
     outside = listen_outside(assignment, number)
     address = endpoint(outside) if outside else ""
     connect = functools.partial(assignment.line, head.name)
     heartbeat = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
+    # Before the thread starts: an exception in its first heartbeat must end this process, too.
     end_with_threads(functools.partial(fail, heartbeat=heartbeat))
     heartbeat.start()
     try:

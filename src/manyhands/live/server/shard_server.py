@@ -139,6 +139,8 @@ class ShardServer:
         self._fences = Fences()
         self._stored = StoredShard(assignment, number, job, self._holder)
         self._state = self._stored.resume(self._state)
+        # Before there is a responder: its slots come from the journal, which knows only now in
+        # which ones calls are kept, and no call may be decided on in the initial state.
         done = self._recover()
         self._fences.restore(done)
         self._responder = Responder(
@@ -152,6 +154,8 @@ class ShardServer:
             supply=self._journal.supply,
             own=own,
         )
+        # Callers repeat what was not answered: without these numbers such a call would be applied
+        # twice.
         self._responder.restore(done)
         self._responder.least = least
         self._recorded = time.monotonic()
@@ -191,8 +195,10 @@ class ShardServer:
         self._responder.traffic.hand_to(self._recorder)
         self._not_applied.settle()
         self._responder.close()
+        # A checkpoint that is still being written would end with this process.
         self._stored.close()
         self._journal.close()
+        # Only after the dismissal: until then a successor may need it.
         self._journal.remove()
 
     def _record_traffic(self) -> None:
@@ -207,12 +213,16 @@ class ShardServer:
         The payload of a call that is held back is still with its sender, or is small; a call whose
         payload is in a slot is handled at once, because the slot is needed.
         """
+        # Calls that were held back come first: the last decision may have admitted one, and no
+        # message need follow that would wake this server for it.
         held = self._early.take(self._state)
         if held is not None:
             return held
         incoming = self._responder.receive(timeout)
         if incoming is None or not self._admits(incoming):
             return None
+        # A repeated call is in the state already: held back, it would be counted among those that
+        # are still to come.
         if incoming.repeated or incoming.slot is not None:
             return incoming
         call = Call(incoming.sender, incoming.number, incoming.message)
@@ -232,6 +242,8 @@ class ShardServer:
     def _handle(self, arrived: list[Incoming]) -> None:
         """Decide about calls, journal those that change the state, and execute them."""
         begun = time.monotonic()
+        # Before the first call is decided: in the loop below the journal is ahead of the state, and
+        # a snapshot would lack calls whose entries it frees.
         self._make_room()
         state, decided = self._state, deque[_Decided]()
         for incoming in arrived:
@@ -243,24 +255,33 @@ class ShardServer:
                 self._open[key] = incoming
                 continue
             self._open[key] = incoming
+            # If it is repeated the shard is stored already, and its parameters may have changed
+            # since the cut.
             if isinstance(call.message, StoreShard) and not incoming.repeated:
                 self._progress.phase = "store"
                 self._stored.store(call.message, self._state)
                 self._progress.phase = "apply"
+            # Decoded before it is examined and written, in the order of a replay: references of
+            # codecs depend on every payload before.
             update = self._received(call, incoming.payload)
             seen = self._examine(call, update, repeated=incoming.repeated)
             after, actions = react(self._protocol, state, seen, repeated=incoming.repeated)
             if is_journaled(state, seen, after, actions, coded=self._coded is not None):
+                # Before the actions are carried out: no worker may see parameters that a successor
+                # would not have.
                 self._journal_call(call, incoming)
             state = after
             decided.append((incoming, update, after, actions))
         while decided:
             incoming, update, after, actions = decided.popleft()
+            # Before `_decide`: an answer gives the payload back.
             brought = incoming.payload is not None
             self._decide(after, actions, update)
             update = None  # it is a view of the payload, whose memory is given back
             if (incoming.sender, incoming.number) in self._open and incoming.payload is not None:
                 # The payload has been used; its slot is needed before the call can be answered.
+                # The thread of the journal may still copy the payload, and the next call would be
+                # received over it.
                 self._journal.settle()
                 self._responder.release(incoming)
             if brought:
@@ -295,10 +316,13 @@ class ShardServer:
         for action in actions:
             carry_out(self._holder, action, update)
             if isinstance(action, Step | ShardOperation):
+                # Before the answer: workers read the shared parameters as soon as they have it.
                 self._publish()
             if isinstance(action, Answer):
                 key = (action.call.sender, action.call.number)
                 incoming = self._open.pop(key)
+                # Also for a call that waits for its repetition: a successor makes it when it
+                # replays this decision.
                 frame = self._frame(action)
                 if incoming is not None:
                     self._answer(incoming, action, frame)
@@ -354,6 +378,7 @@ class ShardServer:
     def _answer(
         self, incoming: Incoming, answer: Answer, frame: torch.Tensor | None = None
     ) -> None:
+        # An answer acknowledges the update: it must not be lost with this server after that.
         self._journal.settle()
         payload = self._payload(incoming, answer, frame)
 
@@ -364,6 +389,8 @@ class ShardServer:
             if answer.remember or answer.recall or (self._coded is not None and own is None):
                 return answer.message, payload
             # As if the answer had been lost: the current parameters and their version.
+            # The parameters may have later updates by now, and a worker must not read what is not
+            # in the journal.
             self._journal.settle()
             room = incoming.room > 0
             call = Call(incoming.sender, incoming.number, incoming.message, room=room)
@@ -382,6 +409,8 @@ class ShardServer:
         payload: memoryview = as_bytes(source).numpy().data
         fits = len(payload) <= min(incoming.room, self._limit)
         exact = type(answer) is Answer and self._coded is None
+        # The caller would drop the payload and wait for ever: an error in a protocol has to be seen
+        # here (`docs/decisions/0043-fences.md`).
         if not fits or (exact and len(payload) != incoming.room):
             raise ValueError(
                 f"{incoming.message} of {incoming.sender} has room for {incoming.room} bytes, "
@@ -435,14 +464,19 @@ class ShardServer:
 
     def _leave(self, name: str) -> None:
         """Refuse calls of a worker's former incarnations, and notify the protocol of its loss."""
+        # A call of the lost worker that is held back would be admitted after the protocol has
+        # forgotten it.
         self._early.drop(name)
         for sender, _ in list(self._responder.peers()):
+            # By incarnation: the successor may have called already, and is not refused.
             if sender.partition(".")[0] == name and self._fences.is_over(sender):
                 self._responder.fence(sender, sys.maxsize)
         for key in self._open:
             if self._fences.is_over(key[0]):
                 # It will not be answered, so its shared memory need not stay mapped.
                 self._open[key] = None
+        # The loss takes an entry of the journal, as a call does: replayed in its place, the
+        # decisions after it come out as they did.
         self._make_room()
         call = Call(name, 0, Left())
         after, actions = react(self._protocol, self._state, call, repeated=False)

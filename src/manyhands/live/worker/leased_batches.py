@@ -67,6 +67,7 @@ class LeasedBatches:
                 self._seeded = Seeded(self._job.data, self._job.collate_fn, start, places=places)
             return load_here(self._job, self._seeded, self._seed(lease), self._indices(lease))
         self.ask(lease)
+        # Loading processes return batches in the order in which they were asked for.
         number = self._asked.popleft()
         if self._loader is None or number != lease.number:
             raise RuntimeError(f"expected lease {number} next, got lease {lease.number}")
@@ -168,12 +169,16 @@ class LeaseQueue:
         """Leases that were granted and not taken; asks for more if there may be more."""
         self._receive(0.0)
         found = [one for one in self._received if isinstance(one, Granted)]
+        # Not if an evaluation or the end is among what was received: a worker asks again after
+        # that.
         if len(found) < self.ahead and len(found) == len(self._received):
             self.ask()
         return found
 
     def _receive(self, timeout: float) -> None:
         messages = self._line.receive(timeout)
+        # Not with `Nothing`, which only announces an answer: asked again, the worker would be
+        # answered twice.
         if any(isinstance(one, (Granted, Evaluate, Over)) for one in messages):
             self._is_asking = False
         self._received += messages

@@ -62,6 +62,8 @@ class PeerServer(VitalThread):
 
         The server takes note of them before it handles another call of its own worker.
         """
+        # Taken by this thread and handed on: the worker's thread must not learn of a loss or a
+        # return before this server, or of two neighbours one would average and the other not.
         heard = self.about_others(self._heartbeat.take_fenced())
         self.notices.extend(heard)
         return heard

@@ -50,6 +50,8 @@ def main(path: str, rank: int) -> None:
     assignment = Assignment.read(Path(path))
     outlast_unwritable()
     keep_freed()
+    # SIGKILL, because a worker in a collective does not react to SIGTERM
+    # (`docs/decisions/0008-processes.md`).
     die_with(assignment.agent, signal.SIGKILL)
     raise_descriptors()
     clock = time.monotonic
@@ -61,13 +63,17 @@ def main(path: str, rank: int) -> None:
     connect = functools.partial(assignment.line, head.name)
     heartbeat = LinkHeartbeat(recorder, progress, clock, head, connect, chunks, address)
     if assignment.elastic:
+        # Before the thread starts, whose first heartbeat has this worker's report.
         heartbeat.notices = GroupNotices(rank)
+    # Before the thread starts: a worker whose heartbeat failed at once would go on unseen.
     end_with_threads(functools.partial(fail, heartbeat=heartbeat))
     heartbeat.start()
     try:
         _work(assignment, rank, recorder, progress, heartbeat, outside)
     except BaseException as error:  # noqa: BLE001 - every failure is reported to the agent
         fail(error, heartbeat)
+    # Returns when the coordinator has the end of the trace; only then may the process end as
+    # finished.
     heartbeat.stop()
     sys.exit(FINISHED)
 
@@ -91,6 +97,7 @@ def _work(
     progress.phase = "join"
     roll = heartbeat.roll(JOIN_TIMEOUT)
     progress.phase = "start"
+    # A successor that has started when the others had finished finds no servers or peers any more.
     if roll.over:
         return
     if assignment.leasing is not None:
@@ -235,6 +242,8 @@ def _work_free(
             *(caller, peer_server.notices, assignment.host),
             known=peer_server.about_others(roll.notices),
         )
+        # Only when the notices of before its start are known to `peers`, which takes later ones
+        # from it.
         peer_server.start()
     recorder.span("start", begun, time.monotonic() - begun, 0)
     with assignment.line(f"worker-{rank}.leases") as line:

@@ -234,6 +234,7 @@ class LiveReplica:
     def _as_far_as(self, lease: Granted, loaded: StreamedBatch) -> Granted | None:
         """A lease as far as the stream reaches, None if it is given up; asks for the next one."""
         if loaded.end is not None:
+            # Before the next lease is asked for: the service must not lease what is behind the end.
             self._line.send(StreamEnded(loaded.end))
         is_void = loaded.is_void(lockstep=self._needs.lockstep)
         if is_void:
@@ -306,6 +307,7 @@ class LiveReplica:
             return
         begun = time.monotonic()
         if self._writes is not None:
+            # Before the step: what others write from here on is not what this update is late for.
             versions = self._writes.by_others(self.rank) - self._read
             self._recorder.staleness(versions, f"worker-{self.rank}")
         samples = batch.total if counts is None else counts
@@ -328,6 +330,8 @@ class LiveReplica:
             where = {"epoch": lease.epoch, "start": lease.start, "stop": lease.stop}
             where["sample"] = batch.dealt
             self._not_applied.note(self.rank, found, batch.samples, where)
+            # It is sent all the same, as an empty contribution: others wait for this worker's part
+            # of the round.
             batch.samples, batch.mass = 0, 0.0
             self._copy.adopt_buffers()
 
@@ -405,6 +409,8 @@ class LiveReplica:
                 continue
             if isinstance(batch, LiveBatch):
                 if batch.refused:
+                    # Together with the next request for samples, in one frame; nothing waits for it
+                    # before that.
                     self._line.send(Forgo(batch.lease.number), later=True)
                     continue
                 self._line.send(Commit(batch.lease.number, batch.seconds), later=True)
@@ -430,6 +436,8 @@ class LiveReplica:
         """Evaluate a part of the validation data on the consistent cut that all workers see."""
         begun = time.monotonic()
         self._progress.phase = "evaluate"
+        # The mean of all replicas is read in the place of the own parameters, which go on after the
+        # evaluation.
         kept = (
             [shard.clone() for shard in self._copy.parameters] if self._needs.own_parameters else []
         )

@@ -163,6 +163,8 @@ class Gossip(StrategyProtocol, Compressed):
         for rank in there:
             push = Push(number, batch.samples)
             endpoint.post(replica.servers[rank], push, payload=parameters)
+        # After the pushes, with the neighbours that were sent one: the server accepts replicas of
+        # these only, so of two neighbours both average or neither does.
         endpoint.post(own, Join(number, tuple(there)))
         await answer(endpoint, own)
         await replica.gradient(batch)
@@ -170,6 +172,8 @@ class Gossip(StrategyProtocol, Compressed):
         for rank in there:
             with suppress(MembershipChanged):
                 if (await answer(endpoint, replica.servers[rank])).applied:
+                    # A neighbour that refused averages without this replica, so its own is left out
+                    # here too: the mean of all stays what it was.
                     taking_part.append(rank)
         replica.lay_aside()
         replica.apply(batch)

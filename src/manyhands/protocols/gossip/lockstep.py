@@ -98,6 +98,8 @@ def _offer(state: GossipState, call: Call) -> Decision:
 
 def _join(state: GossipState, call: Call, number: int, neighbours: tuple[int, ...]) -> Decision:
     """Open a round, in which the worker has sent its replica to these neighbours."""
+    # The server may know of a loss that the worker did not know of when it sent its replica: one
+    # that is lost is not waited for.
     given_to = frozenset(f"worker-{rank}" for rank in neighbours) - state.lost
     passed = {at: calls for at, calls in state.asking.items() if at < number}
     asking = state.asking.get(number, ())
@@ -155,6 +157,7 @@ def leave(state: GossipState, worker: str) -> Decision:
             for at, calls in state.asking.items()
         },
     )
+    # They are answered, so that the runtime does not keep them open; the answer goes to no process.
     over = [call for calls in state.asking.values() for call in calls if call.worker == worker]
     return _conclude(*_refuse(left, over, []))
 
@@ -193,6 +196,8 @@ def _conclude(state: GossipState, actions: list[Action]) -> Decision:
     mixing: list[Action] = [Shift(None), Answer(state.mix, Parameters(mixed.version))]
     if came:
         by, pots = len(came) / (state.share + len(came)), pots_of(state.round, terms.workers, came)
+        # Before the step, which would otherwise be averaged with the replicas of the neighbours,
+        # and lose a part.
         mixing.insert(0, Move(by, over=len(came), pots=pots))
     return mixed, [*actions, *mixing]
 

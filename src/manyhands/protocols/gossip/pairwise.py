@@ -30,12 +30,15 @@ async def average_with_one(
         return await step(replica, endpoint, batch, read)
     other = there[endpoint.rng.randrange(len(there))]
     payload, into = replica.parameters(0), replica.beside(0)
+    # Before the gradient, so that the exchange takes place meanwhile; both sides average the
+    # replicas from before this step.
     endpoint.post(other, Push(read, batch.samples), payload=payload, into=into)
     await replica.gradient(batch)
     try:
         await answer(endpoint, other)
     except MembershipChanged:
         return await step(replica, endpoint, batch, read)
+    # Only now may the neighbour forget the copy with which it would repeat its answer.
     endpoint.post(other, Arrived())
     replica.trade(0.5)
     replica.apply(batch)

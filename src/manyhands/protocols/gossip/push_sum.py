@@ -137,6 +137,8 @@ class PushSum(StrategyProtocol):
         update, half = replica.update(0), replica.parameters(0)
         endpoint.post(own, Change(read, share=0.5 if there else 0.0), payload=update, into=half)
         said = await answer(endpoint, own)
+        # The half is no longer on its own server: if the neighbour is lost it is added there again,
+        # or its mass would be missing in the sum of all.
         for name in (*there, own) if said.mass else ():
             endpoint.post(name, Push(0, batch.samples, mass=said.mass), payload=half)
             try:
@@ -168,6 +170,8 @@ class PushSum(StrategyProtocol):
         while found := await ask_another(replica, endpoint, Pull(share=0.5), asked):
             other, said = found
             if said.mass:
+                # Only now: until it is confirmed the other worker keeps the half, to answer a
+                # repeated request with the same one.
                 endpoint.post(other, Arrived())
                 with suppress(MembershipChanged):
                     await answer(endpoint, other)

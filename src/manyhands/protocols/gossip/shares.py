@@ -43,6 +43,8 @@ def give(state: PushSumState, call: Call) -> Decision:
     match call.message:
         case Pull(share=share) if share * state.mass >= LEAST:
             mass, version = share * state.mass, state.version + 1
+            # By incarnation: an answer that was lost is sent again as it was, and the mass leaves
+            # this worker once.
             given = {**state.given, call.sender: mass}
             now = replace(state, version=version, mass=state.mass - mass, given=given)
             # The copy that is kept for the sender is what remains here: both halves are equal.

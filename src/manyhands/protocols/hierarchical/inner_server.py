@@ -72,6 +72,7 @@ def left_island(
     inner: Synchronous, outer: LocalSteps, state: Island, worker: str
 ) -> tuple[Island, list[Action]]:
     """Handle the loss of a worker on its island's server."""
+    # Before `on_leave`, which may conclude the round and forget who contributed to it.
     gave = (state.waiting[worker],) if worker in state.waiting else ()
     gone = (*state.gone, *gave)
     after, actions = inner.on_leave(state, worker)
@@ -83,6 +84,8 @@ def left_island(
         givers=after.givers - {worker},
     )
     if not without.givers and not actions:
+        # All who contributed are lost and their samples are leased again: taken to the outer
+        # server, these rounds would count twice.
         without = replace(without, alone=0, made_of=0, rests=after.rests or not without.present)
     return _settle(outer, without, actions, gone)
 
@@ -132,6 +135,7 @@ def _is_due(outer: LocalSteps, state: Island) -> bool:
 
 def _go_on(outer: LocalSteps, state: Island, actions: list[Action]) -> tuple[Island, list[Action]]:
     """Answer the held calls if no errand is due; otherwise send one of the workers on it."""
+    # One errand at a time: two carriers would bring back two changes for one outer round.
     if state.carrier or not state.held:
         return state, actions
     errand: Errand

@@ -44,6 +44,8 @@ class InnerSum(Synchronous):
         """Sum gradients; a joining worker, or the returning carrier, brings parameters."""
         assert isinstance(state, InnerSumRound)
         match call.message:
+            # Only of the present carrier: one that was replaced brings the parameters of a step
+            # that the island has left.
             case Change(errand="meet") if call.worker == state.carrier:
                 return _end(state, call)
             case Change(errand="join"):
@@ -53,6 +55,8 @@ class InnerSum(Synchronous):
                     paused=state.paused - {call.worker},
                 )
                 return _join(there, call, call.message)
+            # A worker that was away when the outer server stepped: its gradient is one of older
+            # parameters, and no part of this step.
             case Push(version=version) if version != state.version:
                 return state, [Answer(call, Parameters(state.version, applied=False))]
             case Push() | Rest():
@@ -142,6 +146,8 @@ def _end(state: InnerSumRound, call: Call | None) -> tuple[InnerSumRound, list[A
     """
     applied = bool(state.carrier)
     answered = [one for one in state.waiting.values() if one.worker != state.carrier]
+    # Kept until here, so that another worker could have taken the same sum if the carrier had been
+    # lost.
     begun: list[Action] = [Drop(0)] if state.samples else []
     there = (state.present, state.paused)
     now = InnerSumRound(state.terms, state.version, *there, number=state.number + 1)

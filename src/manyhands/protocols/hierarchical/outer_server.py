@@ -54,6 +54,7 @@ def on_outer(outer: LocalSteps, state: OuterRound, call: Call) -> tuple[OuterRou
     island = state.island_of[call.worker]
     if isinstance(call.message, Rest):
         heard = replace(state, idle=state.idle | {call.worker})
+        # The others of the island still compute: the round has to wait for the island.
         if not _is_idle(heard, island):
             return heard, [Answer(call, Parameters(state.version), parameters=False)]
     else:

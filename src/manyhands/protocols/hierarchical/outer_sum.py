@@ -65,6 +65,8 @@ class OuterSum(Synchronous):
             return super().on_message(heard, spoken)
         heard = replace(state, idle=state.idle - {call.worker})
         match call.message:
+            # Another carrier of the same sum: the first one was lost, maybe after it had delivered
+            # it.
             case Push() if _counts(state, call):
                 return _again(heard, spoken)
             case Push(number=number):
@@ -100,6 +102,7 @@ def _void(state: OuterSumRound, island: str, number: int) -> OuterSumRound:
 
     Its contribution to this round still counts, but the round waits for the next one as well.
     """
+    # A later sum of the island was counted meanwhile; this request is an old one.
     if state.counted.get(island, -1) > number:
         return state
     if island in state.waiting:

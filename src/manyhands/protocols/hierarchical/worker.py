@@ -54,6 +54,8 @@ class InnerWorker:
             if batch is not None and not applied:
                 replica.forgo(alone.pop())
             if in_sync:
+                # Only when islands are in sync: until then these updates are on this island alone,
+                # and lost if all of its workers are.
                 replica.commit(*alone)
                 alone.clear()
             if batch is None:
@@ -81,6 +83,8 @@ class InnerWorker:
         said = await answer(endpoint, self.own)
         applied = said.applied
         if said.errand not in ("", "done"):
+            # The island's server adds a difference to what it has, so what it gave must be kept
+            # while the outer server's parameters arrive in its place.
             replica.lay_aside()
             await self._carry(said)
             back = Change(said.version, errand=said.errand)
@@ -146,6 +150,9 @@ class OuterExchange:
     async def _join(self) -> None:
         """Join the outer server's rounds first, so that no step is missed, then the island's."""
         room, said = self.replica.parameters(0), Parameters(0, errand="join")
+        # Outer server first: in the other order it could take a step without an island that has
+        # just returned (`docs/decisions/0018-islands.md`). The island's server asks again if a sum
+        # was lost meanwhile.
         while said.errand == "join":
             self.endpoint.post(self.outer, Pull(number=said.number), into=room)
             there = await answer(self.endpoint, self.outer)

@@ -47,6 +47,8 @@ class PersistentMap(Generic[V]):
         """A copy without a name, in the same order."""
         if name not in self:
             return self
+        # A copy: undoing a removal would put the name at the end, and sums are computed in the
+        # order of the entries.
         entries = dict(self._own())
         del entries[name]
         return PersistentMap(entries)

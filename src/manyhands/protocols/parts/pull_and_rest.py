@@ -17,9 +17,12 @@ class ServerBased(StrategyProtocol):
     async def refresh(self, replica: Replica, endpoint: Endpoint) -> list[int]:
         """Pull from every server."""
         for server, name in enumerate(replica.servers):
+            # To all servers before the first answer is awaited, so that the latencies of their
+            # links do not add up.
             endpoint.post(name, Pull(), into=replica.parameters(server))
         for server, name in enumerate(replica.servers):
             replica.versions[server] = (await answer(endpoint, name)).version
+        # After the answers: only then do all servers count it as present.
         replica.rests = False
         return list(replica.versions)
 
@@ -60,6 +63,8 @@ async def take_mean(replica: Replica, endpoint: Endpoint) -> list[Parameters]:
         except MembershipChanged:
             continue
         if answers:
+            # Only after the answer is there: a peer that is lost while it answers must leave no
+            # trace in the mean.
             replica.draw(1 / (len(answers) + 1))
         answers.append(said)
     return answers

@@ -57,6 +57,8 @@ class PushGradients(ServerBased, Compressed):
             if batch is None:
                 await rest(replica, endpoint)
                 continue
+            # Servers have gone on without it: its parameters are old, and the next round must wait
+            # for it again.
             if replica.rests:
                 await self.refresh(replica, endpoint)
 
@@ -84,6 +86,8 @@ class PushGradients(ServerBased, Compressed):
                 applied = applied and said.applied
             replica.versions[:] = versions
             if applied:
+                # After the answers of all servers: a lease that is committed is not given again,
+                # and an update that one server has not got would be lost with this worker.
                 replica.commit(batch)
             else:
                 replica.forgo(batch)

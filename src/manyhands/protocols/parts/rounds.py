@@ -114,6 +114,8 @@ class Rounds(ServerBased):
                 after, actions = self._close(left, self.gather(state, call, weight))
                 return after, [*actions, self._answer_now(call, after.version)]
             case Push(samples=samples, weight=weight, dealt=dealt, rests=rests):
+                # Before the contribution is counted: the first worker that is back from a pause
+                # would otherwise complete a round alone (`docs/decisions/0092-pauses.md`).
                 state = _together_again(state)
                 factor = self.damping_factor(state, call)
                 share = factor * weight
@@ -137,6 +139,7 @@ class Rounds(ServerBased):
                 left = _without(state, call.worker)
                 if pauses and self.in_order(state.terms):
                     left = replace(left, paused=left.paused | {call.worker})
+                # It may be the only worker for which the round still waits.
                 return self._close(left, [done])
             case _:
                 return state, []
@@ -151,6 +154,8 @@ class Rounds(ServerBased):
         assert isinstance(state, Round)
         if not isinstance(call.message, Push) or not self.in_order(state.terms):
             return 0
+        # A worker that pauses contributes to the next round like the others, so it has its place in
+        # the order already.
         there = state.present | state.paused if state.paused else state.present
         return place(there, call.worker) - len(state.waiting)
 
@@ -162,6 +167,8 @@ class Rounds(ServerBased):
     def _close(self, state: Round, actions: list[Action]) -> tuple[Round, list[Action]]:
         givers = len(state.waiting) + len(state.gone)
         enough = self.needed is not None and givers >= self.needed
+        # Without a contribution there is nothing to conclude, also when the last present worker
+        # leaves.
         if not (givers or state.late) or (len(state.waiting) < len(state.present) and not enough):
             return state, actions
         conclusion = self.conclude(state)
@@ -178,6 +185,8 @@ class Rounds(ServerBased):
             late=0,
             parts=(),
         )
+        # Also of workers that rest since: they still wait for the answer to their push. Answers to
+        # lost ones are dropped by the runtime.
         calls = (*state.gone, *state.waiting.values())
         answers = [self._answer_now(call, now.version) for call in calls]
         return now, [*actions, *conclusion, *answers]
@@ -206,6 +215,8 @@ def _without(state: Round, worker: str) -> Round:
     if worker in state.paused:
         state = replace(state, paused=state.paused - {worker})
     if worker in state.waiting:
+        # What is in a sum cannot be taken out again. It counts, but stands for no present worker,
+        # so that the round does not end before all of these have contributed.
         gone = (*state.gone, state.waiting[worker])
         state = replace(state, waiting=state.waiting.without(worker), gone=gone)
     if worker not in state.present:

@@ -154,6 +154,8 @@ class Streamer:
         self._step += 1
         for fragment in self._fragments:
             self._send(fragment, rests=True)
+        # Before the answers are awaited: servers wait for this worker no more, so it may await them
+        # in any order.
         self._replica.rests = True
         await self._merge(self._step)
         self._commit()
@@ -201,6 +203,8 @@ class Streamer:
             if not said.applied:
                 self._refused = fragment.pushed
             self._replica.draw(1.0 if self._step == fragment.pushed else MIX, server)
+        # With a quorum the servers may be several rounds ahead: a count of this worker's own
+        # contributions would fall behind.
         fragment.round = self._replica.versions[fragment.servers[0]]
         fragment.settled, fragment.is_under_way = fragment.pushed, False
         self._replica.adopt()
@@ -209,6 +213,8 @@ class Streamer:
         """Commit the batches that are part of all fragments."""
         settled = min(fragment.settled for fragment in self._fragments)
         done = [(step, batch) for step, batch in self._batches if step <= settled]
+        # Steps are settled in order, because all fragments are needed for a batch: those that are
+        # done come first.
         self._batches = self._batches[len(done) :]
         self._replica.forgo(*(batch for step, batch in done if step <= self._refused))
         self._replica.commit(*(batch for step, batch in done if step > self._refused))

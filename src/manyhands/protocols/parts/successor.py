@@ -36,6 +36,7 @@ async def ask_another(
     """
     servers, rank = replica.servers, replica.rank
     others = [name for name in (*servers[rank + 1 :], *servers[:rank]) if name not in besides]
+    # Asked anew for each attempt: peers are lost and return while this worker waits.
     while there := [name for name in others if endpoint.reaches(name)]:
         endpoint.post(there[0], pull, into=replica.parameters(0))
         try:

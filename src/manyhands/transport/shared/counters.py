@@ -72,6 +72,7 @@ class Words:
 
     def store(self, place: int, value: int) -> None:
         """Change a number, which only this process may do, and wake whoever waits for it."""
+        # Before the others are woken: one that wakes and sees the old number sleeps on.
         self._words[place * _WORDS] = value
         self._wake(place)
 
@@ -96,6 +97,9 @@ class Words:
             # In vain: the other one may have no core, because other processes have it.
             self._look = max(_LEAST, self._look / 2)
         while True:
+            # Before `reached` is asked: a change after this line makes the system call return at
+            # once. Read later, it could be the new number, and no process would wake this one
+            # again.
             seen = self.read(place)
             if self._freed:
                 raise InterruptedError("the wait was ended")
@@ -106,6 +110,7 @@ class Words:
             # a wake-up that came before the call would be missed only when `free` was called.
             expected = ctypes.c_uint(seen)
             self._call(_FUTEX, address, _WAIT, expected, self._sleep, None, 0)
+            # Only if nothing came for a while: the check looks at every connection of the group.
             if self.read(place) == seen:
                 check()
 
@@ -155,5 +160,6 @@ class Counters(Words):
         words, half = self._words, RANGE // 2
         for place in self._others:
             at = place * _WORDS
+            # By their difference, because counters begin again at 0 in long runs.
             if (words[at] - value) % RANGE >= half:
                 self.wait(place, lambda: (words[at] - value) % RANGE < half, check)  # noqa: B023 - called at once

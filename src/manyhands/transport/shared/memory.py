@@ -72,6 +72,8 @@ class Foreign:
         except OSError as error:
             raise WireError(f"there is no memory {descriptor} of process {pid}: {error}") from None
         try:
+            # Memory that its owner can shorten would end this process with SIGBUS when it reads
+            # behind the new end.
             if not fcntl.fcntl(opened, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise WireError(f"memory {descriptor} of process {pid} is not sealed")
             self._memory = memoryview(mmap.mmap(opened, os.fstat(opened).st_size))
@@ -119,6 +121,8 @@ def join(pid: int, descriptor: int, size: int, fill: Callable[[memoryview], obje
             memory = memoryview(mmap.mmap(opened, size))
             fill(memory)
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            # After it is filled: the seal is the sign of that. A process that is killed before this
+            # line leaves memory that the next one fills.
             fcntl.fcntl(opened, fcntl.F_ADD_SEALS, seals)
             return memory
         there = os.fstat(opened).st_size

@@ -114,6 +114,8 @@ class SharedPosts:
         incoming = self._incoming[source]
 
         def meanwhile() -> None:
+            # What this worker has to send is written while it waits: two workers that wait for each
+            # other's tensors would wait for ever.
             self._write()
             try:
                 self._check(source)
@@ -224,6 +226,7 @@ class _Outgoing:
             ring.numbers[begin + LINE : begin + LINE + len(tensor)].copy_(tensor)
             ring.move(lines)
             self.waiting.popleft()
+        # After the tensors are in the ring: the receiver reads all that lies before this number.
         if ring.place != before:
             ring.words.store(ring.written, ring.place)
 
@@ -237,6 +240,7 @@ class _Incoming:
 
     def take(self, tag: int, into: torch.Tensor) -> bool:
         """Fill a tensor with the next one that has a tag; return whether it is there."""
+        # Those that were kept aside are earlier than all with this tag in the ring.
         kept = self._aside.get(tag)
         if kept:
             into.copy_(kept.popleft())
@@ -252,8 +256,10 @@ class _Incoming:
             if found == tag:
                 into.copy_(tensor)
             else:
+                # A copy: its place in the ring is given back below.
                 self._aside.setdefault(found, deque()).append(tensor.clone())
             ring.move(1 + -(-size // LINE))
+            # Only when the tensor is copied: the sender writes over it from here on.
             ring.words.store(ring.taken, ring.place)
             if found == tag:
                 return True

@@ -185,6 +185,7 @@ class SharedSum:
         own, turn = self.rank, places.turn
         begin, end = places.bounds[own], places.bounds[own + 1]
         result = torch.mul(places.sums[own], factor, out=chunk[begin:end])
+        # Before the meeting, after which the others read it.
         self._notes[turn * self.size + own] = float(result.sum())
         # Nobody writes into these slots again before all have raised their counters for the next
         # chunk, and they do that when they have read these sums.
@@ -250,6 +251,7 @@ def agree(store: Store, rank: int, size: int, all_of: Callable[[bool], bool]) ->
         if segment is not None:
             segment.memory[:_TOKEN] = token
             place = f"{os.getpid()} {segment.descriptor} {token.hex()}"
+        # Also if there is no memory: the others wait for this key.
         store.set("place", place or "nowhere")
     place = store.get("place").decode("ascii")
     memory = None

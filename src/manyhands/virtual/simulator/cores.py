@@ -51,6 +51,7 @@ class Cores:
             begin()
         due = begun + seconds
         await passes(seconds)
+        # Again after each wait, because it may be paused once more meanwhile.
         while member.stopped != stopped:
             due += member.stopped - stopped
             stopped = member.stopped
@@ -69,6 +70,7 @@ class Cores:
         self._holding.remove(member)
         if self._queue:
             heir, turn = self._queue.popleft()
+            # Before it is woken: if it dies in between, `drop` finds that it holds the core.
             self._holding.add(heir)
             turn.succeed()
         else:

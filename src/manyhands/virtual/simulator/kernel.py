@@ -89,6 +89,8 @@ class _Running:
     def resume(self) -> None:
         """Continue, unless the process has died; when its pause is over, if it is paused."""
         member, kernel = self._member, self._kernel
+        # An event may happen after the process has died, or when its successor runs: the coroutine
+        # of the former incarnation must not go on.
         if not member.alive or member.life != self._life:
             return
         if member.resumes > kernel.now:
@@ -165,6 +167,7 @@ class Kernel:
 
         def note() -> None:
             nonlocal noted
+            # Several of them may happen at one moment, and an event happens once.
             if not noted:
                 noted = True
                 first.succeed()
@@ -243,6 +246,8 @@ class Kernel:
     def _let_go(self) -> None:
         """Close unfinished coroutines; what they do then has no effect."""
         for member in self._running:
+            # Before the coroutines are closed: what their `finally` blocks do is done by a dead
+            # process and has no effect.
             member.end(self.now)
         unfinished = [*self._dropped, *self._running.values()]
         self._dropped.clear()

@@ -113,12 +113,15 @@ class Network:
             return
         if self._losing and self._losing.get((sender.name, receiver.name)):
             self._losing[sender.name, receiver.name] -= 1
+            # Not at once: its sender is still in the call that sends it, and may send it again.
             self._kernel.after(0.0, lose)
             return
         link = self._links.get((sender.host, receiver.host))
         if link is None:
             link = self._link(sender.host, receiver.host)
         now = self._kernel.now
+        # As they are now: what was sent to an incarnation that has died must not reach its
+        # successor.
         lives = (sender.life, receiver.life)
         transfer = Transfer(sender, receiver, nbytes, link, deliver, lose, now, lives)
         if link is None:
@@ -257,6 +260,7 @@ class Network:
             port.leave(transfer)
         transfer.ports.clear()
         self._part(transfer)
+        # Last: the sender may send again at once, on ports that this transfer has left.
         transfer.lose()
 
     def _is_sound(self, transfer: Transfer) -> bool:

@@ -129,6 +129,8 @@ class Port:
             self._since, self._due = now, now + seconds
             self._kernel.after(seconds, partial(self._look, number, changes))
             return
+        # Before the sum of the shares changes, here and below: the bytes so far passed at the
+        # former speed.
         self._give()
         self._shares += transfer.share
         until = self._given + transfer.nbytes / transfer.share
@@ -215,6 +217,8 @@ class Port:
             kernel.after(seconds, partial(self._look, number, changes))
 
     def _look(self, number: int, changes: int) -> None:
+        # Void, because a later change has scheduled another one: of two looks at one moment only
+        # the last is valid (found by seeds: a port that looked twice never went on).
         if number != self._looks:
             return
         here, upcoming = self._here, self._next
@@ -244,5 +248,7 @@ class Port:
                 self._shares -= transfer.share
                 through.append(transfer)
         self._changed()
+        # After the port has its new state: what is done with a transfer may add the next one to
+        # this port.
         for transfer in through:
             self._done(transfer)

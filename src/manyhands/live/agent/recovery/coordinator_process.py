@@ -95,6 +95,7 @@ class CoordinatorProcess:
         """Name a coordinator that does not answer, and end it when the patience is over."""
         self.beat(line)
         now = time.monotonic()
+        # This process was stopped itself: messages wait in its queue, and the silence is its own.
         if now - self._looked > _STOPPED:
             self._heard = now
         self._looked = now
@@ -146,9 +147,12 @@ class CoordinatorProcess:
         self._begin_watch()
         log = f"{COORDINATOR}.{self._restarts}"
         self.process = self._host_processes.start(COORDINATOR, _MODULE, log)
+        # The predecessor may have been killed before it wrote these losses down; a loss that it has
+        # written is noted once.
         for lost in missed:
             line.send(Lost(lost.name, str(lost), lost.incarnation))
         if not self._alone:
+            # Ends of other hosts' processes may have been on their way through the predecessor.
             line.send(Repeat())
         return True
 
@@ -173,6 +177,7 @@ class CoordinatorProcess:
             gone = self.has_ended()
             if gone is not None and (gone.code == 0 or not self.restart(gone, line, ())):
                 return
+            # Once to each incarnation: a successor may not have found the message in the journal.
             if said <= self._restarts:
                 said = self._restarts + 1
                 line.send(parting)

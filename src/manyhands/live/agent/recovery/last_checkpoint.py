@@ -238,6 +238,7 @@ def _store_now(
     folder = request.folder / CHECKPOINTS
     # The first checkpoint of a run makes the folder, and this may be the first.
     folder.mkdir(exist_ok=True)
+    # Before it is asked for: a checkpoint that is complete at once would not be seen as a new one.
     before = generations(folder)[:1]
     say("a last checkpoint is stored; interrupt again to leave at once")
     (folder / ASKED).touch()

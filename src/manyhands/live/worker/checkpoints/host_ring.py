@@ -68,6 +68,7 @@ def exchange(
         for work in works:
             work.wait()
     for rank, file in guests.items():
+        # Last, when all else has arrived: a file is taken for whole by these bytes.
         file.content[:_HEAD].copy_(heads[rank])
 
 
@@ -103,8 +104,10 @@ def gather_kept(
             if not has[taker]:
                 _send_file(group, holder, taker, path)
     if group.rank in ring.first:
+        # What is left of other cuts must not be taken for a part of the next one.
         for path in (*paths[: part.start], *paths[part.stop :]):
             MemoryFile(path).clear()
+    # No worker goes on, and writes a new generation, before all hosts have their files.
     group.sum(torch.zeros(1))
     return HandedOver(here), generation
 

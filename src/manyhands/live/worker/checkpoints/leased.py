@@ -101,6 +101,8 @@ class LeasedCheckpoints:
         """
         attempt = f"{self._plan.attempt}-{cut.round}"
         first = cut.index == 0
+        # A copy: the shared state is read into the same memory, and the worker goes on with its
+        # own.
         kept = [one.clone() for one in self._copy.parameters] if self._needs.own_parameters else []
         own = self._own(kept)
         # All workers read the shared state, as at an evaluation: who rested is present again.

@@ -69,9 +69,13 @@ class MemoryCopies:
         content = MemoryContent(self._member, place, state)
         about = torch.tensor([content.size, int(self._written)], device=self._group.device)
         all_ = torch.empty(self._group.size, len(about), dtype=about.dtype, device=about.device)
+        # No worker completes this before all have begun it, so all have completed the generation
+        # before: the older one may be overwritten.
         self._group.gather(all_, about)
         sizes, written = all_.T.tolist()
         total = sum(sizes)
+        # If one worker could not write, its file of that generation is not whole: the same one is
+        # written again, and the one before stays.
         if all(written):
             self._generation = (self._generation + 1) % GENERATIONS
         if total > self._room:
@@ -102,6 +106,8 @@ class MemoryCopies:
         """Exchange copies, if all workers have room for them; whether they were exchanged."""
         ready = torch.tensor([int(has_room)], device=self._group.device)
         self._group.sum(ready)
+        # Agreed on before anything is sent: a worker without memory would not receive, and its
+        # sender wait for ever.
         if int(ready) < self._group.size:
             return False
         guests = {rank: files[self._generation] for rank, files in self._guests.items()}

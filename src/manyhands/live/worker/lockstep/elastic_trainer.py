@@ -314,6 +314,8 @@ class ElasticTrainer(Trainer):
         """
         before = self._done
         while True:
+            # Before the operation, which may change them and be interrupted: the repetition must
+            # begin with the same ones.
             self._buffers.keep()
             self._residuals.begin(steps=step is not None)
             scale = dict(vars(self._scale)) if self._scale is not None else {}
@@ -326,10 +328,14 @@ class ElasticTrainer(Trainer):
                 # Before the others are waited for: they may be blocked in this collective.
                 self._group.free()
             else:
+                # Only when the operation is complete, and nothing follows that could be
+                # interrupted: this number is compared with those of the others in the next group.
                 self._done += 1
                 self._residuals.end()
                 self._report_samples()
                 return result
+            # Before the next group is waited for: the state that a member hands over is that of
+            # before the operation.
             self._undo(scale, phase)
             self._wait_for_group()
             if self._done > before:
@@ -386,12 +392,16 @@ class ElasticTrainer(Trainer):
         while True:
             former = self._group
             if planned is None:
+                # Reported before the next group is waited for: if no member is lost, the
+                # coordinator replaces the group only for this report.
                 self._formation.notices.leave(former.epoch, broken=True)
             group = self._formation.next(former.epoch, planned)
+            # Only the first group is planned; if it breaks, the coordinator announces the next one.
             planned = None
             if group.size == 1:
                 # A worker alone sends nothing.
                 self._updates.note_residual("residual/group")
+            # Before the former group is closed, whose sockets have the counts of its bytes.
             self._traffic.regroup(group)
             former.close()
             self._group, self.rank, self.workers = group, group.rank, group.size
@@ -432,11 +442,15 @@ class ElasticTrainer(Trainer):
         if not known:
             self._begin(group)
             return
+        # Every operation has a collective that needs all members, so none is two ahead: more is an
+        # error in how the trainer is called, and a state handed over would hide it.
         if max(known) - min(known) > 1:
             raise RuntimeError(
                 f"workers {group.names} have completed {counts} operations of the run, which "
                 "differ by more than 1: every worker must call the same methods of its trainer"
             )
+        # Replicas after the same operation are equal to the bit: nothing is sent
+        # (`docs/decisions/0071-elastic-lockstep.md`).
         if min(counts) == max(counts):
             return
         donor = counts.index(max(counts))
@@ -448,6 +462,8 @@ class ElasticTrainer(Trainer):
         elif self._done < counts[donor]:
             self._state.catch_up(state)
             self._result = position["result"]
+        # Last: a worker that loses its group while the state arrives still counts as one that lacks
+        # it.
         self._done = counts[donor]
 
     def _give(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -81,6 +81,8 @@ class GroupFormation:
                 failures += 1
                 if failures == _ATTEMPTS:
                     raise
+                # Without this report the coordinator takes the group for one that is still being
+                # formed.
                 self.notices.leave(notice.epoch, broken=True)
             else:
                 if group is not None:
@@ -95,8 +97,12 @@ class GroupFormation:
         members are there.
         """
         key, size = f"manyhands/met-{notice.epoch}", len(notice.ranks)
+        # Counted in the store first: connecting takes its whole timeout if one of the members has
+        # died before it.
         met, pause = self._store.add(key, 1), _FIRST_POLL
         while met < size:
+            # A member that died before it came here is left out of a later group, which would wait
+            # for this worker.
             if self.notices.is_outdated(notice.epoch):
                 return None
             time.sleep(pause)
@@ -124,6 +130,8 @@ class GroupFormation:
             return None
         key = f"manyhands/begins-{pending.epoch}"
         if pending.stage == SWITCH and self._chosen < pending.epoch:
+            # Once for each group: a second step in the store would be seen by some members and not
+            # by others.
             self._chosen = pending.epoch
             self._store.set(key, str(step + 1))
             return None

@@ -52,6 +52,7 @@ def hand_over(
         value = give()
         text = json.dumps(_plain(value, tensors)).encode()
     length = torch.tensor([len(text)], dtype=torch.int64)
+    # The size goes first, so that a receiver checks it before it allocates anything.
     group.broadcast(length, donor)
     size = int(length)
     if size > _STRUCTURE_LIMIT:
@@ -62,6 +63,7 @@ def hand_over(
     group.broadcast(body, donor)
     if give is None:
         structure = json.loads(bytes(body.numpy()))
+        # From the structure, with its own limit: sizes that another process names are not trusted.
         tensors = _allocate(structure, limit)
         value = _value(structure, tensors)
     for together in _portions(tensors):

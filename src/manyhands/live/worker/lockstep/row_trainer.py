@@ -78,6 +78,8 @@ class RowTrainer(ElasticTrainer):
             self._bound.clip(self.job.clip)
         if self._bound.rescales:
             self._set_groups(share)
+        # Before the exchange: if it is interrupted, this shows that the gradients are complete and
+        # the step may be taken without the others.
         self._pending = share
         self._await_all()
         self._pending = None
@@ -114,6 +116,8 @@ class RowTrainer(ElasticTrainer):
             self._traffic.regroup(group)
             former.close()
             self._group, self.rank, self.workers = group, group.rank, group.size
+            # Before anything is made anew: if this group breaks, too, the former part is all that
+            # this worker has of the state.
             before = dict(vars(self))
             try:
                 with group.watched():

@@ -95,9 +95,13 @@ def recover(
     for journaled in journal.replay():
         call = journaled.call
         left = isinstance(call.message, Left)
+        # A call that was answered again is in the journal too, if its answer changed references or
+        # a copy: it must not be applied once more.
         repeated = not left and call.number <= done.get(call.sender, 0)
         payload = journaled.payload if len(journaled.payload) else None
         if coded is not None and not left:
+            # In the order of the predecessor: decoding changes references, on which all later
+            # payloads depend.
             payload = coded.received(call, payload)
         examine = partial(examination.examine, payload=payload, coded=coded)
         call = examination.again(call) if repeated else examine(call)
@@ -111,7 +115,11 @@ def recover(
             carry_out(holder, action, payload)
             if isinstance(action, Answer):
                 if coded is not None:
+                    # Made although it is not sent: the references that a worker has were made with
+                    # it.
                     coded.answer(action, answer_source(action, holder))
+                # The predecessor may have sent it or not; if not, the worker repeats its call and
+                # is answered again.
                 unanswered.pop((action.call.sender, action.call.number), None)
         replayed += 1
     return Recovered(state, done, list(unanswered), replayed)
@@ -120,5 +128,6 @@ def recover(
 def answer_source(answer: Answer, holder: Holder) -> torch.Tensor | None:
     """The tensor of an answer. A copy that is kept for the sender does not change meanwhile."""
     if answer.remember:
+        # The parameters may change before the answer is sent, the copy does not.
         answer = replace(answer, recall=True)
     return answer.payload(holder)

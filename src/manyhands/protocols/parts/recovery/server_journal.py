@@ -146,6 +146,8 @@ class ServerJournal:
                 f"a journaled call has at most {ROOM - _FIXED} bytes without its payload, "
                 f"got {len(body)}"
             )
+        # Before the head, which makes the call valid: a server that is killed in between has not
+        # received it.
         place = self._log.put(self._index, payload)
         checksum = zlib.crc32(payload) if self._durable else 0
         head = _HEAD.pack(self._generation, self._index, place, len(payload), checksum, len(body))
@@ -163,6 +165,8 @@ class ServerJournal:
         waiting: Sequence[tuple[str, int]],
     ) -> None:
         """Write the state, and reuse the log from its start."""
+        # A call that a thread wrote after this line would be replayed on top of a snapshot that has
+        # it already.
         self.settle()
         tensors, scalars = holder.state()
         facts = {
@@ -172,9 +176,12 @@ class ServerJournal:
             "waiting": list(waiting),
             "optimizer": scalars,
         }
+        # With the next number, which the heads of the present calls do not have: a server that is
+        # killed after this line replays none of them on top of the snapshot.
         self._log.save(tensors, json.dumps(facts), self._generation + 1)
         self._generation += 1
         self._index = 0
+        # Last: until the snapshot is complete, a successor needs the calls of before.
         self._log.reuse()
 
     def _read(self, index: int) -> JournaledCall | None:
@@ -183,9 +190,13 @@ class ServerJournal:
             return None
         (checksum,) = _SUM.unpack_from(head)
         generation, number, place, size, sum_, length = _HEAD.unpack_from(head, _SUM.size)
+        # The predecessor was killed while it wrote this head; the call was not answered, so its
+        # sender repeats it.
         if checksum != zlib.crc32(head[_SUM.size : _FIXED + length]):
             return None
         body = head[_FIXED : _FIXED + length]
+        # A head of before the snapshot: the log is used again from its start, and what it leads to
+        # is in the snapshot.
         if (generation, number) != (self._generation, index):
             return None
         payload = self._log.read(place, size)
