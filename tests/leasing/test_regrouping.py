@@ -74,6 +74,23 @@ def test_a_newcomer_joins_when_all_members_have_confirmed_and_the_first_has_chos
     assert set(workers.groups.members) == {"worker-0", "worker-1", "worker-2"}
 
 
+def test_a_group_that_replaces_a_broken_one_is_not_replaced_for_it():
+    workers = Workers(3)
+    workers.heard["worker-2"] = []
+    workers.groups.lose("worker-2")
+    workers.form(2, "worker-0")
+    workers.report("worker-2", waits=True)
+    workers.report("worker-0", broken=2)
+    workers.form(2, "worker-1")
+    workers.report("worker-0")
+    workers.report("worker-1")
+    workers.form(3, "worker-0", "worker-1", "worker-2")
+    assert workers.groups.epoch == 3
+    workers.now += BROKEN_FOR + 0.1
+    workers.groups.check_timers()
+    assert workers.groups.epoch == 3
+
+
 def test_a_newcomer_that_dies_before_the_switch_interrupts_no_step():
     workers = Workers(2)
     workers.heard["worker-1"] = []

@@ -227,7 +227,8 @@ class Regrouping:
         if pending is not None and report.formed == pending.epoch:
             joined = sorted(pending.newcomers)
             self._members, self.epoch, self._next = pending.ranks, pending.epoch, None
-            self._formed = set()
+            # What was broken was the group before; this one would be replaced for it.
+            self._formed, self._broken_since = set(), None
             for newcomer in joined:
                 self._waiting.pop(newcomer, None)
             self._note_change()

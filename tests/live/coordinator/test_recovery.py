@@ -19,6 +19,7 @@ from manyhands.transport.shared.memory import reserve
 from manyhands.wire import Beat, Control, Goodbye, Hello, Repeat, Roll, Status, TraceChunk
 from manyhands.wire.joining import Missed
 from manyhands.wire.leasing import Ask, Commit, Fence, Granted, Lost, Over, Saved, Word
+from support import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -236,3 +237,37 @@ def test_its_trace_is_one_trace_with_every_event_once(run: Run, tmp_path: Path) 
     assert events.count("epoch-of-members") == 1
     assert events.count("recovered") == 3
     assert events.count("left") == 2
+
+
+EARLY = """
+    import os, signal, sys, time
+    from pathlib import Path
+    import msgspec
+    from manyhands.live.assignment import Assignment
+    from manyhands.live.coordinator import process
+
+    path = Path(sys.argv[1])
+    assignment = msgspec.structs.replace(Assignment.read(path), agent=os.getpid())
+    assignment.write(path)
+    Path(assignment.private).mkdir()
+    if os.fork() == 0:
+        process.open_areas = lambda _: (print("opens its journal", flush=True), time.sleep(60))
+        process.main(str(path))
+        os._exit(0)
+    time.sleep(60)
+"""
+
+
+def test_an_agent_that_is_killed_before_its_coordinator_serves_leaves_no_folder(
+    tmp_path, start, run_script
+):
+    """Its coordinator is about to open the journal, and knows no process yet."""
+    with ExitStack() as lines:
+        run = Run(start, tmp_path, lines, memory=False)
+        run.started.process.kill()
+        agent = run_script(EARLY, str(tmp_path / "assignment.json"))
+        wait_for(lambda: "opens its journal" in agent.text(), 30, "the coordinator")
+        agent.process.kill()
+        private = tmp_path / "private"
+        wait_for(lambda: not private.exists(), 20, "the coordinator's clean-up")
+        wait_for(lambda: "was killed; its coordinator and" in agent.text(), 5, "its words")

@@ -257,10 +257,12 @@ class LiveLeaseService:
             return
         now, interval = self._clock(), self._numbers.storing_seconds
         asked = self._asking is not None and self._asking.exists()
-        if asked and self._asking is not None:
-            self._asking.unlink(missing_ok=True)
         if asked or (interval is not None and now - self._stored_at >= interval):
             self._decide(StoringDue())
+        if asked and self._asking is not None:
+            # After the decision is in the journal: a coordinator that is killed between the two
+            # stores a second checkpoint, where it would store none in the other order.
+            self._asking.unlink(missing_ok=True)
 
     def _account(self) -> None:
         leases = self._leases

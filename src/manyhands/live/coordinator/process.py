@@ -58,7 +58,19 @@ def main(path: str) -> None:
     # Before `die_with`: from that call on the signal may come at any moment, and without a handler
     # it would end this process without a clean-up.
     signal.signal(signal.SIGTERM, _raise_gone)
-    die_with(assignment.agent, signal.SIGTERM)
+    try:
+        die_with(assignment.agent, signal.SIGTERM)
+        _serve(assignment, say)
+    except _AgentGone:
+        # It had no coordinator yet that knows processes; the kernel ends them with the agent.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if _is_orphaned(assignment.agent):
+            shutil.rmtree(assignment.private, ignore_errors=True)
+            say(_killed(assignment))
+
+
+def _serve(assignment: Assignment, say: Callable[[str], None]) -> None:
+    """Open the journal and the connections, and coordinate the run to its end."""
     raise_descriptors()
     folder = Path(assignment.folder)
     clock, host = ReplayClock(time.monotonic), assignment.host
@@ -173,6 +185,14 @@ def _agents_terminal(agent: int) -> Callable[[str], None]:
     return say
 
 
+def _killed(assignment: Assignment) -> str:
+    """That the agent was killed, in words."""
+    return (
+        f"manyhands: the agent (pid {assignment.agent}) was killed; its coordinator and "
+        f"{assignment.workers} workers were ended. The run is in {assignment.folder}"
+    )
+
+
 def _clean_up(
     assignment: Assignment,
     coordinator: Coordinator,
@@ -183,10 +203,7 @@ def _clean_up(
     for pid in coordinator.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-    words = (
-        f"manyhands: the agent (pid {assignment.agent}) was killed; its coordinator and "
-        f"{assignment.workers} workers were ended. The run is in {assignment.folder}"
-    )
+    words = _killed(assignment)
     coordinator.disband(words)
     recorder.event("end", {"status": "failed", "words": words})
     recorder.flush()
