@@ -6,6 +6,8 @@ It runs the pairs of these numbers, and writes a line of JSON per pair. Paramete
 free-running strategy depend on the order in which updates arrive. So all samples are equal, every
 step takes some time and one worker is far slower, which makes the order the same from run to run;
 a figure that differs between two runs of the same strategy proves nothing, and is not compared.
+Where nothing else shows an effect, three runs of each are made: their parameters, or their mean
+staleness, must lie further apart than those of equal runs do.
 """
 
 from __future__ import annotations
@@ -15,14 +17,27 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import manyhands as mh
-from option_effects import Outcome, a_model, a_text_job, job_for, judge, outcome, told_ahead
+from option_effects import (
+    Outcome,
+    Verdict,
+    a_model,
+    a_text_job,
+    job_for,
+    judge,
+    outcome,
+    told_ahead,
+)
 from option_pairs import pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STEADY = ("asynchronous", "ssp", "softsync", "easgd", "gossip", "broadcast", "hogwild")
 """Strategies whose workers need not wait for each other."""
@@ -73,6 +88,35 @@ def trained(how: str, workers: int) -> Outcome:
     return Outcome(shown={**kept, "forecast": told_ahead(how, workers, job)})
 
 
+APART: dict[str, list[tuple[torch.Tensor, float]]] = {}
+"""By strategy, the parameters and the mean staleness of its runs."""
+
+
+def repeated(how: str, workers: int) -> list[tuple[torch.Tensor, float]]:
+    """The parameters and the mean staleness of three runs of a free-running strategy."""
+    while len(APART.setdefault(how, [])) < ATTEMPTS:
+        at = tempfile.mkdtemp() + "/run"
+        run = mh.train(steady, how, workers=workers, slow=["1:5x"], output=at)
+        vector = torch.cat([one.flatten().double() for one in run.state_dict().values()])
+        APART[how].append((vector, float(str(run.figures().get("staleness.mean") or 0.0))))
+    return APART[how]
+
+
+def apart(
+    one: Sequence[tuple[torch.Tensor, float]], other: Sequence[tuple[torch.Tensor, float]]
+) -> str:
+    """What lies further apart between two strategies than within each; empty if nothing does."""
+    distances = {
+        "parameters": lambda a, b: float((a[0] - b[0]).norm()),
+        "staleness.mean": lambda a, b: abs(a[1] - b[1]),
+    }
+    for name, distance in distances.items():
+        within = max(distance(a, b) for runs in (one, other) for a in runs for b in runs)
+        if min(distance(a, b) for a in one for b in other) > within:
+            return f"{name} of {ATTEMPTS} runs each"
+    return ""
+
+
 def noisy(one: Outcome, other: Outcome) -> list[str]:
     """The figures in which two runs of the same differ."""
     first, second = one.shown or {}, other.shown or {}
@@ -100,6 +144,10 @@ def main(out: Path, chosen: list[int]) -> None:
             if verdict.kind != "NONE" or not noises[base]:
                 break
             del known[base]
+        if verdict.kind == "NONE" and pair.strategy in STEADY:
+            runs = repeated(*base), repeated(pair.changed, pair.workers)
+            found = apart(*runs)
+            verdict = Verdict(pair, "EFFECT", found) if found else verdict
         with out.open("a") as stream:
             said = [at, verdict.kind, verdict.words]
             stream.write(json.dumps(said) + "\n")

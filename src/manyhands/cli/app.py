@@ -5,36 +5,30 @@ What they do is loaded only when one is called, so that `manyhands --help` answe
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from manyhands.cli import launching, planning, publishing, searching, slurm
 from manyhands.cli.exit import check_folder, show
 from manyhands.cli.options import (
-    LR,
+    CHANGES,
     VIRTUAL,
     Arguments,
     Bandwidth,
-    CheckpointEvery,
     ClusterText,
     Coding,
     ComparisonOutput,
     Cores,
     Durability,
-    Epochs,
-    EvaluateEvery,
     Faults,
     FirstSeed,
-    GlobalBatch,
     HostList,
     JobName,
-    Keep,
     KeyFile,
     Latency,
     Listen,
     Margin,
-    Measures,
     Network,
     Output,
     Patience,
@@ -42,20 +36,18 @@ from manyhands.cli.options import (
     Price,
     Repeats,
     Resume,
-    Samples,
     Script,
-    Seconds,
-    Seed,
     ServersOn,
     Slow,
     Strategy,
     Sweep,
-    Target,
     TimeOnly,
     Times,
     Values,
     WorkerCounts,
     Workers,
+    changes,
+    takes,
 )
 from manyhands.cli.script_command import ScriptCommand
 from manyhands.files.standard_streams import outlast_unwritable
@@ -89,83 +81,49 @@ def _options(
 
 
 @app.command(cls=ScriptCommand)
+@takes(
+    strategy=Strategy,
+    workers=Workers,
+    **CHANGES,
+    slow=Slow,
+    faults=Faults,
+    values=Values,
+    durability=Durability,
+    patience=Patience,
+    resume=Resume,
+    output=Output,
+    servers_on=ServersOn,
+    cluster=ClusterText,
+    quiet=Annotated[
+        bool | None,
+        typer.Option("--quiet", help="Do not show what workers print; it is in the logs."),
+    ],
+    timed_batch=Annotated[int | None, typer.Option(hidden=True)],
+    timed_links=Annotated[bool | None, typer.Option("--timed-links", hidden=True)],
+    double=Annotated[bool | None, typer.Option("--double", hidden=True)],
+    perturbed=Annotated[bool | None, typer.Option("--perturbed", hidden=True)],
+)
 def train(
     script: Script,
     arguments: Arguments = None,
     *,
-    strategy: Strategy = None,
-    workers: Workers = None,
-    epochs: Epochs = None,
-    samples: Samples = None,
-    seconds: Seconds = None,
-    target: Target = None,
-    seed: Seed = None,
-    lr: LR = None,
-    evaluate_every: EvaluateEvery = None,
-    measures: Measures = None,
-    global_batch: GlobalBatch = None,
-    slow: Slow = None,
-    faults: Faults = None,
     job: JobName = None,
-    values: Values = None,
-    durability: Durability = None,
-    patience: Patience = None,
-    checkpoint: CheckpointEvery = None,
-    keep: Keep = None,
-    resume: Resume = None,
-    output: Output = None,
     hosts: HostList = None,
     listen: Listen = None,
-    servers_on: ServersOn = None,
     key_file: KeyFile = None,
     network: Network = None,
-    cluster: ClusterText = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Do not show what workers print; it is in the logs.")
-    ] = False,
     inside: Annotated[str | None, typer.Option(hidden=True)] = None,
     link: Annotated[float | None, typer.Option(hidden=True)] = None,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
-    timed_batch: Annotated[int | None, typer.Option(hidden=True)] = None,
-    timed_links: Annotated[bool, typer.Option("--timed-links", hidden=True)] = False,
-    double: Annotated[bool, typer.Option("--double", hidden=True)] = False,
-    perturbed: Annotated[bool, typer.Option("--perturbed", hidden=True)] = False,
+    **options: Any,
 ) -> None:
     """Train a script's job on real processes. Options given here win over the script's."""
     from manyhands.cli.preload import end_with_parent, fork_server_ahead  # noqa: PLC0415 - see above
 
     if parent is not None:
         end_with_parent(parent)
-    options = {
-        "values": values,
-        "strategy": strategy,
-        "workers": workers,
-        "epochs": epochs,
-        "samples": samples,
-        "seconds": seconds,
-        "target": target,
-        "seed": seed,
-        "lr": lr,
-        "evaluate_every": evaluate_every,
-        "measures": measures,
-        "global_batch": global_batch,
-        "slow": slow,
-        "faults": faults,
-        "durability": durability,
-        "patience": patience,
-        "checkpoint": checkpoint,
-        "keep": keep,
-        "resume": resume,
-        "output": output,
-        "quiet": quiet,
-        "cluster": cluster,
-        "timed_batch": timed_batch,
-        "timed_links": timed_links or None,
-        "servers_on": servers_on,
-        "double": double or None,
-        "perturbed": perturbed or None,
-    }
-    if network is not None or (cluster is not None and inside is None):
+    options |= {"quiet": bool(options["quiet"])}
+    if network is not None or (options["cluster"] is not None and inside is None):
         from manyhands.cli.network_run import train as spread  # noqa: PLC0415
 
         spread(script, arguments or [], options | {"job": job, "hosts": hosts}, network)
@@ -175,7 +133,7 @@ def train(
         launching.train_on(hosts, script, arguments or [], options | where, job)
         return
     slurm.enter_allocation(hosts)
-    with fork_server_ahead(script, strategy, workers, hosts):
+    with fork_server_ahead(script, options["strategy"], options["workers"], hosts):
         from manyhands.cli.train import train as run  # noqa: PLC0415
 
         run(script, arguments or [], options | where | {"link": link}, job)
@@ -209,121 +167,108 @@ def join(
 
 
 @app.command(cls=ScriptCommand)
-def simulate(
-    script: Script,
-    arguments: Arguments = None,
-    *,
-    strategy: Strategy = None,
-    workers: Workers = None,
-    epochs: Epochs = None,
-    samples: Samples = None,
-    seconds: Seconds = None,
-    target: Target = None,
-    seed: Seed = None,
-    lr: LR = None,
-    evaluate_every: EvaluateEvery = None,
-    measures: Measures = None,
-    global_batch: GlobalBatch = None,
-    slow: Slow = None,
-    job: JobName = None,
-    values: Values = None,
-    cluster: ClusterText = None,
-    times: Times = None,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
-    cores: Cores = None,
-    placing: Placing = None,
-    service: Annotated[
+@takes(
+    strategy=Strategy,
+    workers=Workers,
+    **CHANGES,
+    slow=Slow,
+    faults=Faults,
+    values=Values,
+    resume=Resume,
+    output=Output,
+    cluster=ClusterText,
+    times=Times,
+    bandwidth=Bandwidth,
+    latency=Latency,
+    cores=Cores,
+    placing=Placing,
+    service=Annotated[
         str | None,
         typer.Option(
             help="Time that a server takes for an update: '1ms'.", rich_help_panel=VIRTUAL
         ),
-    ] = None,
-    handover: Annotated[
+    ],
+    handover=Annotated[
         str | None,
         typer.Option(
             help="Time of a message within one host, beside its copying: '50us'.",
             rich_help_panel=VIRTUAL,
         ),
-    ] = None,
-    coding: Coding = None,
-    detection: Annotated[
+    ],
+    coding=Coding,
+    detection=Annotated[
         str | None,
         typer.Option(
             help="Time until the samples of a dead worker are given to another: '5s'.",
             rich_help_panel=VIRTUAL,
         ),
-    ] = None,
-    faults: Faults = None,
-    time_only: TimeOnly = None,
-    checkpoint: CheckpointEvery = None,
-    keep: Keep = None,
-    resume: Resume = None,
-    output: Output = None,
+    ],
+    time_only=TimeOnly,
+)
+def simulate(
+    script: Script, arguments: Arguments = None, *, job: JobName = None, **options: Any
 ) -> None:
     """Train a script's job on a virtual clock, in one process, repeatable to the bit."""
     from manyhands.cli.simulate import simulate as run  # noqa: PLC0415 - see above
 
-    options = {
-        "values": values,
-        "strategy": strategy,
-        "workers": workers,
-        "epochs": epochs,
-        "samples": samples,
-        "seconds": seconds,
-        "target": target,
-        "seed": seed,
-        "lr": lr,
-        "evaluate_every": evaluate_every,
-        "measures": measures,
-        "global_batch": global_batch,
-        "cluster": cluster,
-        "times": times,
-        "slow": slow,
-        "bandwidth": bandwidth,
-        "latency": latency,
-        "cores": cores,
-        "placing": placing,
-        "service": service,
-        "handover": handover,
-        "coding": coding,
-        "detection": detection,
-        "faults": faults,
-        "time_only": time_only,
-        "checkpoint": checkpoint,
-        "keep": keep,
-        "resume": resume,
-        "output": output,
-    }
     run(script, arguments or [], options, job)
 
 
+OF_COMPARISONS = {
+    "workers": WorkerCounts,
+    **changes("epochs", "samples", "seconds", "target"),
+    "seed": FirstSeed,
+    **changes("lr", "evaluate_every", "measures"),
+    "slow": Slow,
+    "network": Network,
+    "price": Price,
+    "job": JobName,
+    "output": ComparisonOutput,
+}
+"""Options of `compare` and of `scaling`."""
+
+
 @app.command(cls=ScriptCommand)
-def compare(
-    script: Script,
-    arguments: Arguments = None,
-    *,
-    strategies: Annotated[
+@takes(
+    strategies=Annotated[
         str | None,
         typer.Option(
             help="How to train, as in 'allreduce, ssp(staleness=4)'; see `manyhands strategies`."
         ),
-    ] = None,
-    sweep: Sweep = None,
-    workers: WorkerCounts = None,
+    ],
+    sweep=Sweep,
+    **OF_COMPARISONS,
+    faults=Faults,
+    cluster=ClusterText,
+    times=Times,
+    bandwidth=Bandwidth,
+    latency=Latency,
+    cores=Cores,
+    hosts=Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of hosts that the workers are divided among, for all strategies alike.",
+            rich_help_panel=VIRTUAL,
+        ),
+    ],
+    coding=Coding,
+    time_only=TimeOnly,
+    processes=Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of virtual runs that are made at the same time; default: one per core.",
+            rich_help_panel=VIRTUAL,
+        ),
+    ],
+)
+def compare(
+    script: Script,
+    arguments: Arguments = None,
+    *,
     repeats: Repeats = 3,
-    epochs: Epochs = None,
-    samples: Samples = None,
-    seconds: Seconds = None,
-    target: Target = None,
-    seed: FirstSeed = None,
-    lr: LR = None,
-    evaluate_every: EvaluateEvery = None,
-    measures: Measures = None,
-    slow: Slow = None,
-    faults: Faults = None,
-    network: Network = None,
-    cluster: ClusterText = None,
+    margin: Margin = 0.05,
     virtual: Annotated[
         bool,
         typer.Option(
@@ -332,71 +277,17 @@ def compare(
             rich_help_panel=VIRTUAL,
         ),
     ] = False,
-    times: Times = None,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
-    cores: Cores = None,
-    hosts: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of hosts that the workers are divided among, for all strategies alike.",
-            rich_help_panel=VIRTUAL,
-        ),
-    ] = None,
-    coding: Coding = None,
-    time_only: TimeOnly = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of virtual runs that are made at the same time; default: one per core.",
-            rich_help_panel=VIRTUAL,
-        ),
-    ] = None,
-    margin: Margin = 0.05,
-    price: Price = None,
-    job: JobName = None,
-    output: ComparisonOutput = None,
+    **options: Any,
 ) -> None:
     """Run a script's job under several strategies, alike in everything else; say which is best."""
     from manyhands.cli.compare import compare as run  # noqa: PLC0415 - see above
 
-    options = {
-        "strategies": strategies,
-        "sweep": sweep,
-        "workers": workers,
-        "repeats": repeats,
-        "epochs": epochs,
-        "samples": samples,
-        "seconds": seconds,
-        "target": target,
-        "seed": seed,
-        "lr": lr,
-        "evaluate_every": evaluate_every,
-        "measures": measures,
-        "slow": slow,
-        "faults": faults,
-        "network": network,
-        "cluster": cluster,
-        "virtual": virtual,
-        "times": times,
-        "bandwidth": bandwidth,
-        "latency": latency,
-        "cores": cores,
-        "hosts": hosts,
-        "coding": coding,
-        "time_only": time_only,
-        "processes": processes,
-        "margin": margin,
-        "price": price,
-        "job": job,
-        "output": output,
-    }
-    run(script, arguments or [], options)
+    own = {"repeats": repeats, "margin": margin, "virtual": virtual}
+    run(script, arguments or [], options | own)
 
 
 @app.command(cls=ScriptCommand)
+@takes(**{name: one for name, one in OF_COMPARISONS.items() if name != "workers"})
 def scaling(
     script: Script,
     arguments: Arguments = None,
@@ -404,43 +295,13 @@ def scaling(
     strategy: Strategy = "allreduce()",
     workers: WorkerCounts = "1,2,4",
     repeats: Repeats = 3,
-    epochs: Epochs = None,
-    samples: Samples = None,
-    seconds: Seconds = None,
-    target: Target = None,
-    seed: FirstSeed = None,
-    lr: LR = None,
-    evaluate_every: EvaluateEvery = None,
-    measures: Measures = None,
-    slow: Slow = None,
-    network: Network = None,
-    price: Price = None,
-    job: JobName = None,
-    output: ComparisonOutput = None,
+    **options: Any,
 ) -> None:
     """Run a script's job on several numbers of workers; print speedup and efficiency."""
     from manyhands.cli.scaling import show_scaling as run  # noqa: PLC0415 - see above
 
-    options = {
-        "strategies": strategy,
-        "workers": workers,
-        "repeats": repeats,
-        "epochs": epochs,
-        "samples": samples,
-        "seconds": seconds,
-        "target": target,
-        "seed": seed,
-        "lr": lr,
-        "evaluate_every": evaluate_every,
-        "measures": measures,
-        "slow": slow,
-        "network": network,
-        "margin": 0.05,
-        "price": price,
-        "job": job,
-        "output": output,
-    }
-    run(script, arguments or [], options)
+    own = {"strategies": strategy, "workers": workers, "repeats": repeats, "margin": 0.05}
+    run(script, arguments or [], options | own)
 
 
 @app.command(cls=ScriptCommand)

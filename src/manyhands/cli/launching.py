@@ -10,22 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from manyhands.cli.options import (
-    LR,
     Arguments,
-    CheckpointEvery,
     Durability,
-    Epochs,
-    EvaluateEvery,
     JobName,
-    Keep,
     Patience,
-    Samples,
     Script,
-    Seconds,
-    Seed,
     Strategy,
-    Target,
     Values,
+    changes,
+    takes,
 )
 
 SYSTEMS = ("kubernetes", "ray")
@@ -43,6 +36,15 @@ def train_on(
     train(script, arguments, options, job)
 
 
+@takes(
+    strategy=Strategy,
+    **changes("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every"),
+    job=JobName,
+    values=Values,
+    durability=Durability,
+    patience=Patience,
+    **changes("checkpoint", "keep"),
+)
 def kubernetes(
     script: Script,
     arguments: Arguments = None,
@@ -81,23 +83,10 @@ def kubernetes(
             help="Write a Secret with a new key too, in clear text; default: the Secret exists.",
         ),
     ] = False,
-    strategy: Strategy = None,
-    epochs: Epochs = None,
-    samples: Samples = None,
-    seconds: Seconds = None,
-    target: Target = None,
-    seed: Seed = None,
-    lr: LR = None,
-    evaluate_every: EvaluateEvery = None,
-    job: JobName = None,
-    values: Values = None,
-    durability: Durability = None,
-    patience: Patience = None,
-    checkpoint: CheckpointEvery = None,
-    keep: Keep = None,
     output: Annotated[
         Path | None, typer.Option(help="File to write; default: the terminal.")
     ] = None,
+    **training: Any,
 ) -> None:
     """Write a manifest for Kubernetes: a Job whose pods train a script's job together."""
     from manyhands.cli.kubernetes import write  # noqa: PLC0415 - see above
@@ -111,22 +100,6 @@ def kubernetes(
         "claim": claim,
         "name": name,
         "namespace": namespace,
-    }
-    training = {
-        "strategy": strategy,
-        "epochs": epochs,
-        "samples": samples,
-        "seconds": seconds,
-        "target": target,
-        "seed": seed,
-        "lr": lr,
-        "evaluate_every": evaluate_every,
-        "job": job,
-        "values": values,
-        "durability": durability,
-        "patience": patience,
-        "checkpoint": checkpoint,
-        "keep": keep,
     }
     text = (script, arguments or [], cluster, training)
     write(*text, kind, output, in_image=in_image, with_key=with_key)

@@ -1,12 +1,76 @@
-"""Options that several subcommands have: one name, one help text and one type for each."""
+"""Options that several subcommands have: one name, one help text and one type for each.
 
-from collections.abc import Iterator, Mapping
+Those that change a job are declared in `manyhands.script.job_changes`, and are read from there.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
+from msgspec import Meta
+
+from manyhands.notation.description import field_docstrings
+from manyhands.script.job_changes import JobChanges
+
+Function = TypeVar("Function", bound=Callable[..., None])
 
 VIRTUAL = "Virtual cluster"
+
+
+def takes(**options: Any) -> Callable[[Function], Function]:
+    """Give a subcommand more options; it receives their values by name, in its `**options`.
+
+    Args:
+        options: by name, the annotated types of the options. They are None unless they are given.
+    """
+
+    def with_options(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [
+            one
+            for one in signature.parameters.values()
+            if one.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        taken = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotated
+            )
+            for name, annotated in options.items()
+        ]
+        # Arguments first, then the options that were declared elsewhere, then its own.
+        first = [one for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+        rest = [one for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*first, *taken, *rest]
+        )
+        return function
+
+    return with_options
+
+
+def _change(annotation: Any, text: str) -> Any:
+    """The option of a field of `JobChanges`, with its docstring as help."""
+    (kind,) = (one for one in get_args(annotation) if one is not type(None))
+    given, *bounds = get_args(kind) or (kind,)
+    least = next((one.ge for one in bounds if isinstance(one, Meta)), None)
+    return Annotated[given | None, typer.Option(help=text, min=least)]
+
+
+def _changes() -> dict[str, Any]:
+    texts, types = field_docstrings(JobChanges), get_type_hints(JobChanges, include_extras=True)
+    return {name: _change(types[name], text) for name, text in texts.items()}
+
+
+CHANGES = _changes()
+"""The options that replace settings of a job, by name."""
+
+
+def changes(*names: str) -> dict[str, Any]:
+    """Those of these names."""
+    return {name: CHANGES[name] for name in names}
+
 
 Script = Annotated[Path, typer.Argument(help="A Python file with a job at its top level.")]
 Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after --.")]
@@ -15,34 +79,6 @@ Strategy = Annotated[
     typer.Option(help="How to train, as in 'ssp(staleness=4)'; see `manyhands strategies`."),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Number of workers.")]
-Epochs = Annotated[float | None, typer.Option(help="Stop after this many passes over the data.")]
-Samples = Annotated[int | None, typer.Option(min=1, help="Stop after this many samples.")]
-Seconds = Annotated[float | None, typer.Option(help="Stop after this many seconds of training.")]
-Target = Annotated[
-    str | None,
-    typer.Option(help="Stop when a validation metric reaches a value: 'accuracy >= 0.97'."),
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of the run, in place of the job's.")]
-LR = Annotated[
-    str | None,
-    typer.Option(
-        "--lr", help="Learning rate, in place of the optimizer's: 0.01; or a factor of it: 0.5x."
-    ),
-]
-EvaluateEvery = Annotated[
-    str | None,
-    typer.Option(
-        help="When to evaluate: 5000 (samples) or 10s, in addition to the end of every epoch; or "
-        "'0.25 epochs', in place of it."
-    ),
-]
-Measures = Annotated[
-    str | None,
-    typer.Option(
-        help="What to record at evaluations beside metrics, separated by commas: gradient_norm, "
-        "spread, staleness."
-    ),
-]
 Slow = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,9 +109,6 @@ Values = Annotated[
 Output = Annotated[
     Path | None, typer.Option(help="Folder for the run; default: a new one in runs.")
 ]
-GlobalBatch = Annotated[
-    int | None, typer.Option(min=1, help="Samples of a global batch, in place of the job's.")
-]
 Durability = Annotated[
     str | None,
     typer.Option(
@@ -90,14 +123,6 @@ Patience = Annotated[
         "longest step; default: 30 without a heartbeat, 1800 with heartbeats.",
     ),
 ]
-CheckpointEvery = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint",
-        help="When to store a checkpoint: 10min, '1000 steps', '50000 samples', '10s in memory'.",
-    ),
-]
-Keep = Annotated[int | None, typer.Option(min=1, help="Number of checkpoints that are kept.")]
 Resume = Annotated[
     str | None,
     typer.Option(help="Continue from the last checkpoint of a run: its folder, or a URL."),

@@ -4,14 +4,13 @@ What they do is loaded only when one is called, as in `manyhands.cli.app`.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from manyhands.cli.options import (
     Arguments,
     Coding,
-    GlobalBatch,
     HostList,
     JobName,
     KeyFile,
@@ -21,6 +20,8 @@ from manyhands.cli.options import (
     Slow,
     Strategy,
     Workers,
+    changes,
+    takes,
 )
 
 
@@ -91,6 +92,7 @@ def calibrate(
     run(script, arguments or [], options)
 
 
+@takes(**changes("global_batch"))
 def plan(
     script: Script,
     arguments: Arguments = None,
@@ -127,7 +129,6 @@ def plan(
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of each measured run.")] = 4.0,
-    global_batch: GlobalBatch = None,
     coding: Coding = None,
     target: Annotated[
         str | None,
@@ -177,11 +178,12 @@ def plan(
     output: Annotated[Path | None, typer.Option(help="Write a report, an HTML page.")] = None,
     job: JobName = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    **options: Any,
 ) -> None:
     """Rank strategies for a job on a cluster by predicted speed or time, with what limits each."""
     from manyhands.cli.plan import plan as run  # noqa: PLC0415 - see above
 
-    options = {
+    options |= {
         "cluster": cluster,
         "hosts": hosts,
         "listen": listen,
@@ -192,7 +194,6 @@ def plan(
         "calibration": calibration,
         "assume": assume,
         "seconds": seconds,
-        "global_batch": global_batch,
         "coding": coding,
         "target": target,
         "budget": budget,

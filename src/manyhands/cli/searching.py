@@ -1,7 +1,7 @@
 """`manyhands search` and its options; what it does is loaded only when it is called."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,21 +9,26 @@ from manyhands.cli.options import (
     VIRTUAL,
     Arguments,
     Bandwidth,
-    CheckpointEvery,
     Cores,
-    Epochs,
-    EvaluateEvery,
     JobName,
     Latency,
-    Samples,
     Script,
-    Seconds,
-    Seed,
     Strategy,
     Times,
+    changes,
+    takes,
 )
 
 
+@takes(
+    strategy=Strategy,
+    **changes("seed", "epochs", "samples", "seconds", "evaluate_every", "checkpoint"),
+    job=JobName,
+    times=Times,
+    bandwidth=Bandwidth,
+    latency=Latency,
+    cores=Cores,
+)
 def search(
     script: Script,
     arguments: Arguments = None,
@@ -41,7 +46,6 @@ def search(
         typer.Option(min=1, help="Workers of all trials that are under way together."),
     ] = None,
     trial_workers: Annotated[int, typer.Option(min=1, help="Workers of each trial.")] = 1,
-    strategy: Strategy = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -49,21 +53,10 @@ def search(
             "the job's target, or its first."
         ),
     ] = None,
-    seed: Seed = None,
-    epochs: Epochs = None,
-    samples: Samples = None,
-    seconds: Seconds = None,
-    evaluate_every: EvaluateEvery = None,
-    checkpoint: CheckpointEvery = None,
-    job: JobName = None,
     virtual: Annotated[
         bool,
         typer.Option("--virtual", help="Make trials on a virtual clock.", rich_help_panel=VIRTUAL),
     ] = False,
-    times: Times = None,
-    bandwidth: Bandwidth = None,
-    latency: Latency = None,
-    cores: Cores = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -71,29 +64,18 @@ def search(
             "searches."
         ),
     ] = None,
+    **options: Any,
 ) -> None:
     """Find good values of a job's free parameters by parallel trials."""
     from manyhands.cli.search import search as run  # noqa: PLC0415 - see above
 
-    options = {
+    own = {
         "method": method,
         "trials": trials,
         "workers": workers,
         "trial_workers": trial_workers,
-        "strategy": strategy,
         "metric": metric,
-        "seed": seed,
-        "epochs": epochs,
-        "samples": samples,
-        "seconds": seconds,
-        "evaluate_every": evaluate_every,
-        "checkpoint": checkpoint,
-        "job": job,
         "virtual": virtual,
-        "times": times,
-        "bandwidth": bandwidth,
-        "latency": latency,
-        "cores": cores,
         "output": output,
     }
-    run(script, arguments or [], options)
+    run(script, arguments or [], options | own)

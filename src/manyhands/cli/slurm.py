@@ -2,35 +2,41 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from manyhands.cli.exit import leave
 from manyhands.cli.options import (
-    LR,
+    CHANGES,
     Arguments,
     Durability,
-    Epochs,
-    EvaluateEvery,
     JobName,
-    Keep,
     Listen,
-    Measures,
     Patience,
     Resume,
-    Samples,
     Script,
-    Seconds,
-    Seed,
     Slow,
     Strategy,
-    Target,
     Values,
+    changes,
+    takes,
     written,
 )
 
 
+@takes(
+    strategy=Strategy,
+    **changes("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures"),
+    slow=Slow,
+    job=JobName,
+    values=Values,
+    durability=Durability,
+    patience=Patience,
+    keep=CHANGES["keep"],
+    resume=Resume,
+    listen=Listen,
+)
 def slurm(
     script: Script,
     arguments: Arguments = None,
@@ -57,26 +63,9 @@ def slurm(
             help="Seconds before the time limit at which the run stores a checkpoint and ends.",
         ),
     ] = 60,
-    strategy: Strategy = None,
-    epochs: Epochs = None,
-    samples: Samples = None,
-    seconds: Seconds = None,
-    target: Target = None,
-    seed: Seed = None,
-    lr: LR = None,
-    evaluate_every: EvaluateEvery = None,
-    measures: Measures = None,
-    slow: Slow = None,
-    job: JobName = None,
-    values: Values = None,
-    durability: Durability = None,
-    patience: Patience = None,
     checkpoint: Annotated[
         str, typer.Option(help="When to store a checkpoint: 10min, '1000 steps', 50000.")
     ] = "10min",
-    keep: Keep = None,
-    resume: Resume = None,
-    listen: Listen = None,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for the run; default: one in runs with the id of the job."),
@@ -85,6 +74,7 @@ def slurm(
         Path | None, typer.Option(help="Batch file to write; default: named as the script.")
     ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="Submit the file to Slurm.")] = False,
+    **options: Any,
 ) -> None:
     """Write a batch file that trains on nodes of Slurm and continues after its time limit."""
     from manyhands.launchers.slurm import BatchJob  # noqa: PLC0415 - see above
@@ -92,26 +82,7 @@ def slurm(
 
     if not script.is_file():
         leave(f"manyhands: there is no file {script}")
-    options = {
-        "strategy": strategy,
-        "epochs": epochs,
-        "samples": samples,
-        "seconds": seconds,
-        "target": target,
-        "seed": seed,
-        "lr": lr,
-        "evaluate_every": evaluate_every,
-        "measures": measures,
-        "slow": slow,
-        "job": job,
-        "values": values,
-        "durability": durability,
-        "patience": patience,
-        "checkpoint": checkpoint,
-        "keep": keep,
-        "resume": resume,
-        "listen": listen,
-    }
+    options["checkpoint"] = checkpoint
     path = file or Path(f"{script.stem}.sbatch")
     try:
         BatchJob(

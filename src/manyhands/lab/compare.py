@@ -29,6 +29,7 @@ from manyhands.reports.render.notebook import page_html
 from manyhands.reports.render.table import table
 from manyhands.script import loading as scripts
 from manyhands.script.cell_line import cell_line
+from manyhands.script.job_changes import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -288,7 +289,7 @@ def compare(
         entrants=read_entrants(chosen(strategies, sweeps), sweeps),
         workers=sweeps.workers or _numbers(workers, declared),
         sweeps=sweeps,
-        lr=None if lr is None else str(lr),
+        lr=as_text(lr),
         script=script_of(job, source, sys._getframe(1), required=not virtual),
         seed=job.seed if seed is None else seed,
         budget=Budget(
@@ -296,7 +297,7 @@ def compare(
             samples=samples,
             seconds=seconds,
             target=target,
-            evaluate_every=None if evaluate_every is None else str(evaluate_every),
+            evaluate_every=as_text(evaluate_every),
             measures=measures,
         ),
         slow=tuple(map(Pace.read, slow or ())),

@@ -14,6 +14,7 @@ from manyhands.lab.entrants import Sweeps, number
 from manyhands.lab.order import PlannedRun, turns
 from manyhands.pacing import Pace, words
 from manyhands.script import loading as scripts
+from manyhands.script.job_changes import RunLimits
 from manyhands.script.origin import NOTEBOOK, Overrides, override, read_lr
 
 if TYPE_CHECKING:
@@ -29,15 +30,8 @@ from manyhands.lab.networks.sites import check_live
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(RunLimits):
     """The limits and evaluations of every run; None where the job's own apply."""
-
-    epochs: float | None = None
-    samples: int | None = None
-    seconds: float | None = None
-    target: str | None = None
-    evaluate_every: str | None = None
-    measures: str | None = None
 
     def of(self, job: Job, seed: int | None = None) -> Job:
         """The job under this budget; raises ValueError if it is not valid for the job."""

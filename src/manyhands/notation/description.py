@@ -55,7 +55,7 @@ def describe(cls: type[Value], readable: Callable[[object], str]) -> Description
     """The description of a class of values; `readable` puts a type in words."""
     summary, _, text = _docstring(cls).partition("\n")
     example = _EXAMPLE.search(text)
-    types, texts = annotations(cls), _field_docstrings(cls)
+    types, texts = annotations(cls), field_docstrings(cls)
     fields = (
         FieldDescription(
             name=field.name,
@@ -84,7 +84,7 @@ def _docstring(cls: type[Value]) -> str:
     return "" if text.startswith(f"{cls.__name__}(") else text
 
 
-def _field_docstrings(cls: type[Any]) -> dict[str, str]:
+def field_docstrings(cls: type[Any]) -> dict[str, str]:
     """The docstrings of a class's fields, inherited ones included, by name."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):

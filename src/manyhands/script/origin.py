@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from manyhands.intervals import Every
+from manyhands.script.job_changes import JobChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,27 +57,12 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, script=str(path), source="")
 
 
-class Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Settings of the job that the command line overrides."""
+@dataclass(frozen=True, kw_only=True)
+class Overrides(JobChanges):
+    """Settings of the job that a run replaces, as all of its processes get them."""
 
-    epochs: float | None = None
-    samples: int | None = None
-    seconds: float | None = None
-    target: str | None = None
-    seed: int | None = None
     durability: str | None = None
-    lr: str | None = None
-    """Learning rate, or a factor of the optimizer's own: "0.01" or "0.5x"."""
-    evaluate_every: str | None = None
-    """When to evaluate: "5000" samples, "10s" or "0.5 epochs"."""
-    measures: str | None = None
-    """What to record at evaluations, separated by commas."""
-    checkpoint: str | None = None
-    """When to store a checkpoint: "600s", "1000 steps" or "1 epochs"."""
-    keep: int | None = None
-    """Number of checkpoints that are kept."""
-    global_batch: int | None = None
-    """Samples of a global batch."""
+    """Failures that acknowledged updates of servers survive."""
     start: str | None = None
     """Weights to start from in place of the job's: those of a checkpoint."""
     start_digest: str | None = None
@@ -99,7 +85,7 @@ def override(job: Job, overrides: Overrides) -> Job:
     names = {field.name for field in fields(job)}
     given = {
         name: getattr(overrides, name)
-        for name in overrides.__struct_fields__
+        for name in (field.name for field in fields(overrides))
         if getattr(overrides, name) is not None and name in names
     }
     # A limit on the command line replaces the script's samples and epochs. A target does not: it

@@ -5,32 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from manyhands.script.job_changes import JobChanges
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from manyhands.cluster import Cluster
     from manyhands.costs import CodingSpeeds
-    from manyhands.intervals import Every
     from manyhands.pacing import Pace
     from manyhands.strategies import Strategy
     from manyhands.virtual import Faults, Times
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Asked(JobChanges):
     """What a script or a command line asks of a virtual run; None where it says nothing."""
 
     strategy: str | Strategy | None = None
     workers: int | None = None
-    epochs: float | None = None
-    samples: int | None = None
-    seconds: float | None = None
-    target: str | None = None
-    seed: int | None = None
-    lr: str | float | None = None
-    evaluate_every: str | Every | None = None
-    measures: str | None = None
-    global_batch: int | None = None
     times: str | Times | None = None
     slow: tuple[Pace, ...] | None = None
     stretch: float | None = None
@@ -48,7 +40,5 @@ class Asked:
     detection: str | float | None = None
     faults: str | Faults | None = None
     time_only: bool | None = None
-    checkpoint: str | Every | None = None
-    keep: int | None = None
     resume: str | Path | None = None
     output: Path | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from manyhands.free import read_values, settled
+from manyhands.script.job_changes import JobChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class Command(JobChanges):
     """The options of `manyhands train`; they win over the script's."""
 
     values: Mapping[str, str] | None = None
@@ -30,17 +31,6 @@ class Command:
     strategy: Strategy | str | None = None
     """A text, if the script may register a strategy of this name."""
     workers: int | None = None
-    epochs: float | None = None
-    samples: int | None = None
-    seconds: float | None = None
-    target: str | None = None
-    seed: int | None = None
-    lr: str | None = None
-    evaluate_every: str | None = None
-    measures: str | None = None
-    global_batch: int | None = None
-    checkpoint: str | None = None
-    keep: int | None = None
     resume: str | None = None
     timed_batch: int | None = None
     timed_links: bool | None = None

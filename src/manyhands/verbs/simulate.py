@@ -15,6 +15,7 @@ from manyhands.live.agent.memory_check import check_hosts
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
+from manyhands.script.job_changes import CHANGES, as_text
 from manyhands.script.origin import Overrides, override
 from manyhands.strategies import strategy as read_strategy
 from manyhands.strategies import virtual_form
@@ -195,11 +196,11 @@ def simulate(
         seconds=seconds,
         target=target,
         seed=seed,
-        lr=lr,
-        evaluate_every=evaluate_every,
+        lr=as_text(lr),
+        evaluate_every=as_text(evaluate_every),
         measures=measures,
         global_batch=global_batch,
-        checkpoint=checkpoint,
+        checkpoint=as_text(checkpoint),
         keep=keep,
         resume=resume,
         output=None if output is None else Path(output),
@@ -318,19 +319,7 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
     protocol.check(workers)
     if asked.cluster is not None:
         check_hosts(read_strategy(asked.strategy or _STRATEGY), job, workers, cluster)
-    given = Overrides(
-        epochs=asked.epochs,
-        samples=asked.samples,
-        seconds=asked.seconds,
-        target=asked.target,
-        seed=asked.seed,
-        lr=None if asked.lr is None else str(asked.lr),
-        evaluate_every=None if asked.evaluate_every is None else str(asked.evaluate_every),
-        measures=asked.measures,
-        global_batch=asked.global_batch,
-        checkpoint=None if asked.checkpoint is None else str(asked.checkpoint),
-        keep=asked.keep,
-    )
+    given = Overrides(**{name: getattr(asked, name) for name in CHANGES})
     job, unchecked = override(job, given), ""
     if asked.time_only:
         _check_no_numbers(asked)
@@ -364,7 +353,7 @@ def plan(job: Job, asked: Asked, source: str) -> VirtualRunPlan:
         "strategy": str(protocol),
         "workers": str(workers),
         "times": str(conditions.times),
-        "lr": None if asked.lr is None else str(asked.lr),
+        "lr": asked.lr,
         "stretch": None if asked.stretch is None else f"times × {asked.stretch:g}",
         "slow": words(paces) or None,
         "faults": str(faults) if faults.faults else None,

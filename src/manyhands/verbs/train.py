@@ -30,6 +30,7 @@ from manyhands.live.worker import torchrun
 from manyhands.pacing import Pace, words
 from manyhands.reports import Run
 from manyhands.script import loading as script
+from manyhands.script.job_changes import CHANGES, JobChanges, as_text
 from manyhands.script.origin import Overrides, override
 from manyhands.script.user_traceback import wants_all
 from manyhands.strategies import Strategy, check_job
@@ -61,14 +62,10 @@ _MANY = 1024
 """More workers than a host has GPUs."""
 _LOOPBACK = "127.0.0.1"
 _OF_COMMANDS = ("durability", "double", "perturbed", "timed_batch", "timed_links")
-_LIMITS = (
-    *("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures"),
-    *("global_batch", "checkpoint", "keep"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+class TrainOptions(JobChanges):
     """What a script asks of a live run; None where it says nothing."""
 
     values: Mapping[str, Any] | None = None
@@ -79,17 +76,6 @@ class TrainOptions:
     listen: str | None = None
     servers_on: str | None = None
     loop: Callable[[Trainer], object] | None = None
-    epochs: float | None = None
-    samples: int | None = None
-    seconds: float | None = None
-    target: str | None = None
-    seed: int | None = None
-    lr: str | None = None
-    evaluate_every: str | None = None
-    measures: str | None = None
-    global_batch: int | None = None
-    checkpoint: str | None = None
-    keep: int | None = None
     resume: str | Path | None = None
     slow: tuple[Pace, ...] | None = None
     faults: Faults | None = None
@@ -218,11 +204,11 @@ def train(
             seconds=seconds,
             target=target,
             seed=seed,
-            lr=None if lr is None else str(lr),
-            evaluate_every=None if evaluate_every is None else str(evaluate_every),
+            lr=as_text(lr),
+            evaluate_every=as_text(evaluate_every),
             measures=measures,
             global_batch=global_batch,
-            checkpoint=None if checkpoint is None else str(checkpoint),
+            checkpoint=as_text(checkpoint),
             keep=keep,
             resume=resume,
             slow=None if slow is None else tuple(map(Pace.read, slow)),
@@ -380,7 +366,7 @@ def _plan(job: Job, asked: TrainOptions, command: Command, hosts: Hosts | None) 
     faults, faulted_by = choose(command.faults, asked.faults, Faults())
     check_faults(faults, chosen, count, hosts, command)
     overrides = Overrides(
-        **{name: _first(getattr(command, name), getattr(asked, name)) for name in _LIMITS},
+        **{name: _first(getattr(command, name), getattr(asked, name)) for name in CHANGES},
         **{name: getattr(command, name) for name in _OF_COMMANDS},
     )
     check_measures(override(job, overrides), chosen)

@@ -15,6 +15,7 @@ from manyhands.lab.entrants import Sweeps, read_entrants
 from manyhands.lab.reproduction.assumed import assumptions_of
 from manyhands.pacing import Pace
 from manyhands.reports import DesignRecord, ScriptRecord
+from manyhands.script.job_changes import LIMITS
 from manyhands.verbs.assumed_values import TIMES
 from manyhands.virtual import times as read_times
 
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
 
     from manyhands.reports import Comparison
 
-_LIMITS = ("epochs", "samples", "seconds", "target", "evaluate_every", "measures")
 _CONDITIONS = ("bandwidth", "latency", "cores", "hosts", "coding", "time_only")
 
 
 def record_design(design: Design) -> DesignRecord:
     """What was asked of a comparison beside its strategies, workers and repeats."""
-    limits = {name: getattr(design.budget, name) for name in _LIMITS}
+    limits = {name: getattr(design.budget, name) for name in LIMITS}
     conditions = {}
     if design.virtual is not None:
         conditions = {name: getattr(design.virtual, name) for name in _CONDITIONS}
@@ -91,7 +91,7 @@ def design_of(results: Comparison, script: Script | None) -> Design:
         workers=results.workers,
         script=script,
         seed=record.seed,
-        budget=Budget(**{name: getattr(record, name) for name in _LIMITS}),
+        budget=Budget(**{name: getattr(record, name) for name in LIMITS}),
         slow=tuple(map(Pace.read, record.slow)),
         faults=Faults.read(record.faults),
         virtual=virtual,

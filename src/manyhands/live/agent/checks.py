@@ -6,8 +6,6 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from manyhands.failure import RunFailed, refusing
 from manyhands.faults import FullDisk
 from manyhands.files.disk_space import is_full
@@ -71,7 +69,7 @@ def pin_start(request: Request) -> Request:
         return request
     return replace(
         request,
-        overrides=msgspec.structs.replace(request.overrides, start_digest=digest),
+        overrides=replace(request.overrides, start_digest=digest),
         settings=(*request.settings, RunSetting("start_sha256", digest, "script")),
     )
 

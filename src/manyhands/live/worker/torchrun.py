@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 
 from manyhands.engine import PrefixStore, Store, rendezvous
@@ -130,7 +130,7 @@ def _agree_on_start(prefixed: Store, rank: int, job: Job, overrides: Overrides) 
     if rank == 0:
         prefixed.set("start", start_digest(job) or "")
     digest = prefixed.get("start").decode()
-    return msgspec.structs.replace(overrides, start_digest=digest)
+    return replace(overrides, start_digest=digest)
 
 
 def _own_address() -> str:

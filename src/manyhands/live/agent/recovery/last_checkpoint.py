@@ -7,8 +7,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from manyhands.failure import Diverged, ProcessKilled
 from manyhands.files.checkpoints import ASKED, CHECKPOINTS, Checkpoint, generations, latest
 from manyhands.files.checkpoints.attempts import make_room
@@ -71,7 +69,7 @@ def from_weights(request: Request) -> Request:
     """
     if request.resume is None or not request.strategy.needs(request.workers).leases:
         return request
-    overrides = msgspec.structs.replace(request.overrides, start=str(request.resume.resolve()))
+    overrides = replace(request.overrides, start=str(request.resume.resolve()))
     return replace(request, overrides=overrides)
 
 

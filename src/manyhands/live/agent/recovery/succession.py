@@ -16,6 +16,7 @@ from manyhands.failure import RunFailed
 from manyhands.files.checkpoints import CHECKPOINTS, generations
 from manyhands.live.hosts.host_list import Hosts
 from manyhands.live.hosts.takeover import agree
+from manyhands.script.job_changes import CHANGES
 from manyhands.transport.interfaces import read_place
 from manyhands.transport.security import JobKey
 
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
     from manyhands.live.agent.coordinator_link import FirstHostLost
     from manyhands.live.assignment import Assignment
 
-_OPTIONS = (
-    *("epochs", "samples", "seconds", "target", "seed", "lr", "evaluate_every", "measures"),
-    *("global_batch", "checkpoint", "keep", "durability"),
-)
+_OPTIONS = (*CHANGES, "durability")
 """Settings of the job that `manyhands train` takes as options of the same name."""
 
 
