@@ -17,7 +17,9 @@ from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import SequentialSampler, TensorDataset, default_collate
 
 import manyhands as mh
-from manyhands.job.fields import JobFields
+from manyhands.job.fields import KEEP, JobFields
+from manyhands.lab.calibration.assumed import assume
+from manyhands.script.job_changes import UNSTORED
 from option_effects import Outcome, a_job, outcome
 
 if TYPE_CHECKING:
@@ -211,6 +213,27 @@ def test_every_field_of_a_job(tmp_path: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.timeout(300)
+def test_a_plan_takes_every_job_that_can_be_simulated(tmp_path: Path) -> None:
+    """Nothing of a job that is about evaluations, checkpoints or its end rules a strategy out."""
+    wrong = []
+    for ones in cases(tmp_path).values():
+        for case in ones:
+            job = a_job(**({"model": Counted} | case.given | case.changed))
+            known = assume(job, "1 GFLOP/s")
+            with contextlib.redirect_stderr(io.StringIO()):
+                found = mh.plan(
+                    job, "3 hosts of 1 worker, 1gbit", known, strategies=STRATEGIES[:2], workers=[3]
+                )
+            for left in found.left_out:
+                strategy = left.strategy.partition(" on ")[0]
+                options = {"workers": 1} if strategy == "single()" else {}
+                alone = simulated(strategy, tmp_path, case.given | case.changed, **options)
+                if not alone.refused:
+                    wrong.append(f"{case.changed} rules out {left.strategy}: {left.why}")
+    assert wrong == []
+
+
 def test_another_rate_does_nothing_under_a_scheduler_with_rates_of_its_own(tmp_path: Path) -> None:
     own = {"lr_scheduler": lambda optimizer: OneCycleLR(optimizer, 0.2, total_steps=20)}
     for rate in ("0.1x", "0.03"):
@@ -297,6 +320,10 @@ def test_every_option_of_simulate(tmp_path: Path) -> None:
             if not found.refused and not differences(without, found):
                 wrong.append(f"{strategy}, {given | changed} is accepted and does nothing")
     assert wrong == []
+
+
+def test_the_checkpoints_of_a_run_without_any_are_the_default_number() -> None:
+    assert UNSTORED["keep"] == KEEP
 
 
 def test_an_address_without_other_hosts_is_refused(tmp_path: Path) -> None:

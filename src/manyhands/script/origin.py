@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from manyhands.intervals import Every
-from manyhands.script.job_changes import JobChanges
+from manyhands.script.job_changes import UNMEASURED, UNSTORED, JobChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,12 +112,9 @@ def override(job: Job, overrides: Overrides) -> Job:
         given["model"] = PerturbedModel(given.get("model", job.model))
     if overrides.double or overrides.perturbed:
         # Only the parameters are of interest, and evaluations would take most of the time.
-        given |= {"validation": None, "evaluate_every": None, "measures": ()}
-        given |= {"target": None, "early_stopping": None}
+        given |= UNMEASURED
     if overrides.timed_batch is not None:
-        given |= {"validation": None, "evaluate_every": None, "measures": (), "checkpoint": None}
-        given |= {"target": None, "early_stopping": None, "global_batch": overrides.timed_batch}
-        given |= {"keep": type(job).keep}
+        given |= {**UNMEASURED, **UNSTORED, "global_batch": overrides.timed_batch}
     return replace(job, **given)
 
 

@@ -16,6 +16,7 @@ from manyhands.lab.planning.candidates import paces_on
 from manyhands.reports.figures.speed import throughput
 from manyhands.reports.figures.worker_shares import uneven_share
 from manyhands.sampling.speed_shares import EVERY
+from manyhands.script.job_changes import for_times
 from manyhands.strategies import placement_of, protocol_of
 from manyhands.verbs.asked import Asked
 from manyhands.verbs.assumed_values import codecs_within
@@ -317,16 +318,7 @@ def figure_of_run(
         figure: takes the figure from the run's trace.
         starts_free: whether what workers receive before their first batch takes no time.
     """
-    quiet = replace(
-        job,
-        target=None,
-        seconds=None,
-        epochs=None,
-        samples=asked.samples,
-        validation=None,
-        evaluate_every=None,
-        checkpoint=None,
-    )
+    quiet = for_times(job, asked.samples)
     with tempfile.TemporaryDirectory(prefix="manyhands-plan-") as folder:
         asked = replace(asked, output=Path(folder) / "run")
         planned = plan_run(quiet, asked, "plan")

@@ -22,6 +22,7 @@ from manyhands.failure import RunFailed
 from manyhands.lab.planning.timing import with_links
 from manyhands.lab.runs import VirtualRuns
 from manyhands.reports.figures.speed import throughput
+from manyhands.script.job_changes import LIMITS, for_times
 from manyhands.units import seconds_words
 from manyhands.verbs.assumed_values import TIMES, assumes_latency, codecs_within
 from manyhands.verbs.simulate import plan
@@ -138,29 +139,16 @@ def _time(way: VirtualRuns, turn: PlannedRun, change: Callable[[Asked], Asked]) 
     every = getattr(strategy, "every", 1)
     steps = max(_STEPS, 2 * every if isinstance(every, int) else 1)
     samples = steps * job.batch_sizes.at(0)
-    quiet = replace(
-        job,
-        samples=samples,
-        target=None,
-        seconds=None,
-        epochs=None,
-        validation=None,
-        evaluate_every=None,
-        checkpoint=None,
-    )
+    quiet = for_times(job, samples)
     with tempfile.TemporaryDirectory(prefix="manyhands-assumed-") as folder:
         asked = replace(
             way.asked(turn, Path(folder) / "run"),
-            samples=samples,
+            **dict.fromkeys(LIMITS),
             time_only=True,
             faults=None,
-            epochs=None,
-            seconds=None,
-            target=None,
-            evaluate_every=None,
-            measures=None,
             lr=None,
         )
+        asked = replace(asked, samples=samples)
         run = plan(quiet, change(asked), "comparison").carry_out(lambda _: None)
         return 1 / throughput(run.trace).rate
 
