@@ -89,7 +89,7 @@ UNUSED = """
         try:
             with wrapped.reducing():
                 module[0](torch.ones(1, 2)).sum().backward()
-        except RuntimeError as error:
+        except ValueError as error:
             said = str(error)
         group.close()
         return said

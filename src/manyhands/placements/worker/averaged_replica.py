@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from manyhands.engine.groups import begin_alike
+from manyhands.failure import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -137,10 +138,10 @@ class AveragedReplica(nn.Module):
             handle.remove()
 
 
-def unused_parameters(names: Iterable[str]) -> RuntimeError:
+def unused_parameters(names: Iterable[str]) -> Refused:
     """The error of a loss that does not depend on all parameters."""
     named = list(names)
-    return RuntimeError(
+    return Refused(
         f"the loss does not depend on {len(named)} parameters: {', '.join(named[:8])}"
         f"{', …' if len(named) > 8 else ''}; freeze them with requires_grad_(False), or "
         "use allreduce(find_unused=true) if they are unused only in some steps"
