@@ -12,7 +12,8 @@ by the workers for each core.
 That factor is rough where all processes encrypt and add up at the same moment. So situations about
 servers are there a second time, `DILATED` times as slow: links have that part of their bandwidth,
 and computing takes so many times as long, which is the same cluster with hosts whose processors are
-so many times as fast (time dilation: Gupta et al., "To infinity and beyond", NSDI 2006).
+so many times as fast (time dilation: Gupta et al., "To infinity and beyond", NSDI 2006). Only these
+are part of the summary.
 
 Reported for each situation: predicted / measured speed, Kendall's tau between the two orders (over
 pairs that differ by more than the plan's margin in both), the regret: how much slower than the
@@ -98,6 +99,8 @@ class Situation:
     workers: int
     slow: tuple[str, ...] = ()
     strategies: tuple[str, ...] = STRATEGIES
+    counts: bool = True
+    """Whether it is part of the summary."""
 
     @property
     def is_local(self) -> bool:
@@ -138,6 +141,7 @@ SITUATIONS = (
             f"4 workers, {1000 / dilated.dilation:g}mbit, servers {where}",
             4,
             strategies=("synchronous(servers=4)", "asynchronous(servers=4)"),
+            counts=bool(words),
         )
         for dilated, words in (
             (LARGE, ""),
@@ -415,7 +419,9 @@ def regret(cases: Sequence[Case]) -> float:
 
 
 def summary(found: dict[str, list[Case]]) -> dict[str, float]:
-    """The figures over all situations."""
+    """The figures over all situations that count."""
+    beside = {one.name for one in SITUATIONS if not one.counts}
+    found = {name: cases for name, cases in found.items() if name not in beside}
     errors = sorted(abs(case.error) for cases in found.values() for case in cases)
     regrets = [regret(cases) for cases in found.values()]
     taus = [one for one in map(tau, found.values()) if one is not None]
@@ -486,7 +492,9 @@ def main() -> None:
                 if given.only in situation.name:
                     place = Path(folder)
                     known = calibration(situation.job, given.calibrations or place)
-                    calibrations[key(situation.job)] = msgspec.to_builtins(known)
+                    # Stored figures have no paths of a machine.
+                    named = msgspec.structs.replace(known, script=_SCRIPT.name)
+                    calibrations[key(situation.job)] = msgspec.to_builtins(named)
                     strategies = asked or situation.strategies
                     found[situation.name] = measure(situation, known, strategies, place)
                     show(situation.name, found[situation.name], _say)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.figures import keep, report
 from benchmarks.paced import run_to_end
-from manyhands.lab.calibration.measure import step_seconds
+from manyhands.lab.calibration.timed_run import timed
 from manyhands.reports import Run
 
 _ROOT = Path(__file__).parent.parent
@@ -31,7 +31,7 @@ def measure(runs: int, seconds: float) -> list[float]:
             words += ["--strategy", "single()", "--seconds", f"{seconds:g}", "--quiet"]
             words += ["--output", str(folder)]
             run_to_end(words, {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"})
-            found.append(step_seconds(Run(folder)))
+            found.append(timed(Run(folder)).step)
     return found
 
 

@@ -40,7 +40,7 @@ _STYLE: Final = """
 
 RANGE_WORDS: Final = (
     "From and to: nine of ten real runs are expected there, by the range over repeats and the "
-    f"error of earlier predictions ({100 * MODEL_ERROR:.1f} % of the speed, 65 runs)."
+    f"error of earlier predictions ({100 * MODEL_ERROR:.1f} % of the speed, 71 runs)."
 )
 
 

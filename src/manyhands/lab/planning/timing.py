@@ -47,8 +47,8 @@ LEAST_SPREAD: Final = 0.1
 SHARDED: Final = frozenset(("fully_sharded", "hybrid", "zero"))
 """Strategies whose workers gather parameters."""
 MODEL_ERROR: Final = 0.067
-"""By how much of the speed nine of ten real runs differed at most from their predictions: 65 runs
-in 11 situations, `benchmarks/results/predictions.json` ("p90 error")."""
+"""By how much of the speed nine of ten real runs differed at most from their predictions: 71 runs
+in 14 situations, `benchmarks/results/predictions.json` ("p90 error")."""
 _NINE_OF_TEN: Final = 1.645
 DECISIONS: Final = 2
 """Decisions on shares after which they hardly change."""
