@@ -33,7 +33,8 @@ from benchmarks.scale_driver import BEATS, CHUNKS, LEASES, STOP, counts_of
 from manyhands.live.assignment import Assignment, Leasing
 from manyhands.live.processes.descriptors import check_descriptors, raise_descriptors
 from manyhands.live.processes.fork_server import environment, fork_server
-from manyhands.live.processes.host_processes import HostProcesses, private_folder
+from manyhands.live.processes.host_processes import HostProcesses
+from manyhands.live.processes.private_folder import private_folder
 from manyhands.live.processes.supervision import Process, end
 from manyhands.parameters import Layout
 from manyhands.parameters.initial.shard_values import make

@@ -18,8 +18,6 @@ MAKE = runpy.run_path(str(COURSE / "make.py"))
 PAGES = MAKE["PAGES"]
 EVERY_DAY = ("part-4", "part-5", "part-6")
 """Pages whose first command takes seconds."""
-UNSIGNED = ("part-4",)
-"""Pages without a date and a commit: executed before these were written."""
 by_page = pytest.mark.parametrize(
     "page",
     [page if page in EVERY_DAY else pytest.param(page, marks=pytest.mark.slow) for page in PAGES],
@@ -36,7 +34,7 @@ def test_a_page_asks_shows_explains_and_has_exercises(page: str) -> None:
     for one in MAKE["shown"](page):
         assert one.output, f"run python -m docs.course.make {page}"
         assert "/examples/" not in one.output, "a path of the machine on which it was made"
-    assert MAKE["is_signed"](text(page)) == (page not in UNSIGNED)
+    assert MAKE["is_signed"](text(page)), "a date and a commit"
     assert "Predict" in text(page)
     assert re.search(r"See why|\*\*Why\.\*\*", text(page))
     assert re.search(r"!\[.+\]\(.+\.svg\)", text(page)), "a picture"

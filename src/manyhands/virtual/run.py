@@ -13,8 +13,8 @@ import torch
 from manyhands.faults import Faults
 from manyhands.parameters.gradients import build
 from manyhands.parameters.initial.start import check_job_start, start_digest
-from manyhands.parameters.model_calls import check_calls
 from manyhands.parameters.optional.checks import check_optional
+from manyhands.parameters.optional.model_calls import check_calls
 from manyhands.parameters.optional.plateau import has_plateau
 from manyhands.parameters.weights.loss_division import division_words
 from manyhands.seeding import random_state, restore_random_state

@@ -25,8 +25,8 @@ from manyhands.failure import Refused, refusing
 from manyhands.files.checkpoint import check_savable
 from manyhands.parameters.gradients import autocast, check_scalar, compute_loss, evaluate_batch
 from manyhands.parameters.initial.start import check_start
-from manyhands.parameters.model_calls import check_calls
 from manyhands.parameters.optional.loss_parameters import check_loss_parameters
+from manyhands.parameters.optional.model_calls import check_calls
 from manyhands.parameters.optional.plateau import schedule_of
 from manyhands.parameters.weights.loss_division import division_words
 from manyhands.parameters.weights.loss_weight import measuring
