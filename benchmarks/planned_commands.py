@@ -46,6 +46,7 @@ _ROOT = Path(__file__).parent.parent
 _SCRIPT = Path(__file__).parent / "predictions_job.py"
 _SECONDS = 25
 SLOW: Final = replace(LARGE, dilation=DILATED)
+"""With links of 250 Mbit/s what the job is with 1 Gbit/s, on hosts with faster processors."""
 PLANS: tuple[tuple[Paced, str, tuple[str, ...], tuple[str, ...]], ...] = (
     (
         SLOW,

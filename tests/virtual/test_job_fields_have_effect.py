@@ -19,7 +19,7 @@ from torch.utils.data import SequentialSampler, TensorDataset, default_collate
 import manyhands as mh
 from manyhands.job.fields import KEEP, JobFields
 from manyhands.lab.calibration.assumed import assume
-from manyhands.script.job_changes import UNSTORED
+from manyhands.script.unmeasured import UNSTORED
 from option_effects import Outcome, a_job, outcome
 
 if TYPE_CHECKING:

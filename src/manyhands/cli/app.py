@@ -80,20 +80,26 @@ def _options(
     """Train one PyTorch model under any parallel strategy, by changing one word."""
 
 
+OF_ONE_RUN = {
+    "strategy": Strategy,
+    "workers": Workers,
+    **CHANGES,
+    "slow": Slow,
+    "faults": Faults,
+    "values": Values,
+    "resume": Resume,
+    "output": Output,
+    "cluster": ClusterText,
+}
+"""Options of `train` and of `simulate`."""
+
+
 @app.command(cls=ScriptCommand)
 @takes(
-    strategy=Strategy,
-    workers=Workers,
-    **CHANGES,
-    slow=Slow,
-    faults=Faults,
-    values=Values,
+    **OF_ONE_RUN,
     durability=Durability,
     patience=Patience,
-    resume=Resume,
-    output=Output,
     servers_on=ServersOn,
-    cluster=ClusterText,
     quiet=Annotated[
         bool | None,
         typer.Option("--quiet", help="Do not show what workers print; it is in the logs."),
@@ -168,15 +174,7 @@ def join(
 
 @app.command(cls=ScriptCommand)
 @takes(
-    strategy=Strategy,
-    workers=Workers,
-    **CHANGES,
-    slow=Slow,
-    faults=Faults,
-    values=Values,
-    resume=Resume,
-    output=Output,
-    cluster=ClusterText,
+    **OF_ONE_RUN,
     times=Times,
     bandwidth=Bandwidth,
     latency=Latency,

@@ -1,18 +1,15 @@
 """Changes of a job: settings that a single run replaces, declared once for verbs and subcommands.
 
-The docstring of a field is the help text of the option of the same name; `metavar` in its metadata
-and bounds of its values are those of the option too.
+The docstring of a field is the help text of the option of the same name, and the least value of its
+type is that of the option.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import dataclass, fields
+from typing import Annotated
 
 from msgspec import Meta
-
-if TYPE_CHECKING:
-    from manyhands.job import Job
 
 Count = Annotated[int, Meta(ge=1)]
 """At least 1."""
@@ -52,30 +49,6 @@ class JobChanges(RunLimits):
     """When to store a checkpoint: 10min, '1000 steps', '50000 samples', '10s in memory'."""
     keep: Count | None = None
     """Number of checkpoints that are kept."""
-
-
-UNMEASURED: Final[dict[str, Any]] = {
-    "validation": None,
-    "evaluate_every": None,
-    "measures": (),
-    "target": None,
-    "early_stopping": None,
-}
-"""Fields of a job of which nothing is evaluated."""
-UNSTORED: Final[dict[str, Any]] = {"checkpoint": None, "keep": 3}
-"""Fields of a job of which no checkpoint is stored; `keep` as in `manyhands.job.fields`, which
-needs torch."""
-
-
-def for_times(job: Job, samples: int | None) -> Job:
-    """A job for runs of which only the times are of interest.
-
-    Args:
-        job: the job.
-        samples: its only limit.
-    """
-    limits: dict[str, Any] = {"samples": samples, "epochs": None, "seconds": None}
-    return replace(job, **limits, **UNMEASURED, **UNSTORED)
 
 
 def as_text(value: object) -> str | None:

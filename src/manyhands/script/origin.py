@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from manyhands.intervals import Every
-from manyhands.script.job_changes import UNMEASURED, UNSTORED, JobChanges
+from manyhands.script.job_changes import JobChanges
+from manyhands.script.unmeasured import UNMEASURED, UNSTORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

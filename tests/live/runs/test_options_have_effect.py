@@ -12,8 +12,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 import manyhands as mh
+from live_option_runs import apart
 from option_effects import Verdict, names_option
 from option_pairs import pairs
 from support import ROOT
@@ -104,6 +106,13 @@ def test_every_option_has_an_effect_or_is_refused(start: Callable[..., Started])
     found = judged(start, order, 7100)
     _report(found)
     assert faults_of(found) == []
+
+
+def test_runs_lie_apart_only_if_they_differ_more_than_equal_ones() -> None:
+    runs = [(torch.tensor([value]), value) for value in (0.0, 1.0, 2.0, 2.5, 3.5, 4.5, 9.0, 9.5)]
+    assert apart(runs[:3], runs[3:6]) == "", "between them is less than within"
+    assert apart(runs[:2], runs[:2]) == ""
+    assert apart(runs[:3], runs[6:]).startswith("parameters of 3 runs")
 
 
 def test_the_pairs_are_those_of_the_catalog() -> None:

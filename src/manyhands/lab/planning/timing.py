@@ -16,7 +16,7 @@ from manyhands.lab.planning.candidates import paces_on
 from manyhands.reports.figures.speed import throughput
 from manyhands.reports.figures.worker_shares import uneven_share
 from manyhands.sampling.speed_shares import EVERY
-from manyhands.script.job_changes import for_times
+from manyhands.script.unmeasured import for_times
 from manyhands.strategies import placement_of, protocol_of
 from manyhands.verbs.asked import Asked
 from manyhands.verbs.assumed_values import codecs_within

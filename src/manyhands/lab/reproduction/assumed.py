@@ -22,7 +22,8 @@ from manyhands.failure import RunFailed
 from manyhands.lab.planning.timing import with_links
 from manyhands.lab.runs import VirtualRuns
 from manyhands.reports.figures.speed import throughput
-from manyhands.script.job_changes import LIMITS, for_times
+from manyhands.script.job_changes import LIMITS
+from manyhands.script.unmeasured import for_times
 from manyhands.units import seconds_words
 from manyhands.verbs.assumed_values import TIMES, assumes_latency, codecs_within
 from manyhands.verbs.simulate import plan

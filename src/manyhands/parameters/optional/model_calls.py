@@ -66,6 +66,8 @@ def _uneven(job: Job, parts: int) -> Iterator[str]:
     if is_stream(job.data):
         yield "the last batch of a stream may have parts of different sizes"
         return
+    if not job.epoch_samples:
+        return  # without data there is no batch, which is refused elsewhere
     for size in sizes:
         ends = {"an epoch": job.epoch_samples, "the run": (job.budget or 0) % job.epoch_samples}
         for end, samples in ends.items():
@@ -73,7 +75,8 @@ def _uneven(job: Job, parts: int) -> Iterator[str]:
                 words = f"the last {samples % size} samples of {end}"
                 yield f"{words} have {parts} parts of different sizes"
     if job.validation is not None and _differ(len(job.validation), parts):
-        yield f"the {len(job.validation)} samples of validation have {parts} parts of other sizes"
+        words = f"the {len(job.validation)} samples of validation"
+        yield f"{words} have {parts} parts of different sizes"
 
 
 def _differ(total: int, parts: int) -> bool:
